@@ -18,10 +18,15 @@ from etude.records.errors import UserError
 
 
 class Config(BaseModel):
-    """Base of every config class: unknown keys fail, values are checked strictly, instances are frozen."""
+    """Base of every config class: unknown keys fail, defaults are checked too, instances are frozen.
+
+    A field that may be None has the default None: TOML cannot say None, so a file could not ask for it otherwise.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+
+_SCALARS: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 C = TypeVar("C", bound=Config)
 
@@ -38,14 +43,20 @@ def load_config(cls: type[C], path: str | Path, overrides: Sequence[str] = ()) -
         raise UserError(f"{path}: no such config file; start from one of examples/quickstart/*.toml") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not a text file; a config is TOML in UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot read the config file: {error.strerror}") from None
     for override in overrides:
         _apply_override(data, override)
     try:
-        return cls.model_validate(data)
+        config = cls.model_validate(data)
     except ValidationError as error:
         raise UserError(f"{path}: " + "; ".join(_explain(cls, error))) from None
+    coerced = list(_coerced(data, config.model_dump(mode="json")))
+    if coerced:
+        raise UserError(f"{path}: " + "; ".join(coerced))
+    return config
 
 
 def to_toml(config: Config) -> str:
@@ -70,6 +81,23 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     node[keys[-1]] = value
 
 
+def _coerced(given: Any, held: Any, key: str = "") -> Iterator[str]:
+    """Values that pydantic bent to their type: "8" or true for an int, 1 for a bool.
+
+    Its own strict mode is of no use here: it refuses what TOML can only say with a list or a string (a tuple, a path,
+    an enum), so the values as read are compared with the values as held.
+    """
+    if isinstance(given, dict) and isinstance(held, dict):
+        for name, value in given.items():
+            yield from _coerced(value, held.get(name), f"{key}.{name}" if key else name)
+    elif isinstance(given, list) and isinstance(held, list):
+        for index, pair in enumerate(zip(given, held, strict=False)):
+            yield from _coerced(*pair, f"{key}.{index}")
+    kinds = (type(given), type(held))
+    if {*kinds} <= _SCALARS.keys() and kinds[0] is not kinds[1] and kinds != (int, float):  # 1 is a fine number
+        yield f"{key}: expected {_SCALARS[type(held)]}, got {given!r}"
+
+
 def _explain(cls: type[Config], error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "the file"
@@ -80,7 +108,7 @@ def _explain(cls: type[Config], error: ValidationError) -> Iterator[str]:
         elif problem["type"] == "missing":
             yield f"{key}: missing; it has no default"
         else:
-            yield f"{key}: {problem['msg']} (got {problem['input']!r})"
+            yield f"{key}: {problem['msg']} (got {repr(problem['input'])[:80]})"
 
 
 def _known_keys(cls: type[Config], path: tuple[int | str, ...]) -> list[str]:

@@ -33,19 +33,28 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue  # the torn last line of a killed process
-        if isinstance(row, dict) and "step" in row:
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)
     return rows
 
 
 def _line(row: dict[str, Any]) -> str:
-    """JSON has no NaN: a number that is missing is null."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
-    }
-    return json.dumps(clean, separators=(",", ":")) + "\n"
+    return json.dumps(_plain(row), separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: numpy scalars become numbers, and a number that is missing (NaN, infinite) is null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):  # a numpy scalar, without importing numpy
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

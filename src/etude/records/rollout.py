@@ -22,6 +22,13 @@ MISSING_ROUTE = -1
 
 Array = Annotated[np.ndarray, "numpy array, see etude.records.wire for its bytes"]
 
+_LAYOUT = (
+    ("ids_T", "int32", "T"),
+    ("origin_T", "uint8", "T"),
+    ("logprob_T", "float32", "T"),
+    ("routes_TLK", "int16", "TLK"),
+)
+
 
 class Origin(IntEnum):
     """Where a token came from. Only SAMPLED tokens are trained, each exactly once."""
@@ -78,21 +85,8 @@ class Segment(msgspec.Struct, frozen=True):
 
     def check(self) -> "Segment":
         """Return self, or raise ValueError naming the mismatch and both sizes."""
-        length = len(self.ids_T)
-        for name in ("origin_T", "logprob_T", "routes_TLK"):
-            other = len(getattr(self, name))
-            if other != length:
-                raise ValueError(f"segment: ids_T has {length} tokens but {name} has {other}")
-        for name, dtype in (
-            ("ids_T", "int32"),
-            ("origin_T", "uint8"),
-            ("logprob_T", "float32"),
-            ("routes_TLK", "int16"),
-        ):
-            if getattr(self, name).dtype != dtype:
-                raise ValueError(f"segment: {name} must be {dtype}, got {getattr(self, name).dtype}")
-        if self.routes_TLK.ndim != 3:
-            raise ValueError(f"segment: routes_TLK must have 3 axes [T, L, K], got shape {self.routes_TLK.shape}")
+        self._check_arrays()
+        length = len(self)
         sampled_T = self.sampled_T
         wrong = int(np.sum(np.isnan(self.logprob_T) == sampled_T))
         if wrong:
@@ -109,6 +103,23 @@ class Segment(msgspec.Struct, frozen=True):
         if not np.array_equal(covered_T, sampled_T):
             raise ValueError(f"segment: spans cover {covered_T.sum()} tokens but {sampled_T.sum()} are SAMPLED")
         return self
+
+    def _check_arrays(self) -> None:
+        """Dtypes, axes, lengths and ranges, so that everything after may index freely."""
+        for name, dtype, axes in _LAYOUT:
+            array = getattr(self, name)
+            if array.dtype != dtype:
+                raise ValueError(f"segment: {name} must be {dtype}, got {array.dtype}")
+            if array.ndim != len(axes):
+                raise ValueError(f"segment: {name} must have axes {axes} ({len(axes)}), got shape {array.shape}")
+            if len(array) != len(self.ids_T):
+                raise ValueError(f"segment: ids_T has {len(self.ids_T)} tokens but {name} has {len(array)}")
+        if self.origin_T.size and self.origin_T.max() > max(Origin):
+            raise ValueError(f"segment: origin {self.origin_T.max()} is not one of 0 to {max(Origin):d}")
+        if self.routes_TLK.size and self.routes_TLK.min() < MISSING_ROUTE:
+            raise ValueError(
+                f"segment: expert id {self.routes_TLK.min()} is below {MISSING_ROUTE}, which means missing"
+            )
 
 
 class Rollout(msgspec.Struct, frozen=True):
