@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from etude.config.machines import MachinesConfig
 from etude.config.tasks import KatasConfig
-from etude.machines import ExecResult, ExecStatus, WorkspaceError
+from etude.machines import ExecResult, ExecStatus, ProcessFleet, WorkspaceError
 from etude.records import InfraError, Outcome, Task, UserError
 from etude.tasks import PASSPHRASE, grade
 from etude.tasks.katas import KataSource, Split
@@ -167,3 +168,30 @@ def test_a_task_without_a_passphrase_is_judged_by_its_exit_status():
     assert judge(None, task=task(0)).outcome is Outcome.SOLVED
     assert judge(None, task=task(3)).detail == "done"
     assert judge(None, task=task(3)).outcome is Outcome.FAILED
+
+
+def test_real_machines_give_the_same_verdicts():
+    """Every outcome and every cheat again, isolated: in particular the tests may fork and delete inside."""
+    source = KataSource(KatasConfig(tiers=(1.0, 1.0, 1.0, 1.0)), Split.HELD_OUT)
+
+    async def judge_all() -> None:
+        async with ProcessFleet(MachinesConfig()) as fleet:
+            for index in range(6):
+                kata = source.kata(index)
+                task = kata.task()
+                for text in (kata.source, kata.solution):
+                    verdict = await grade(task, {**task.files, "kata.py": text}, fleet)
+                    assert verdict.outcome is (Outcome.SOLVED if text == kata.solution else Outcome.FAILED), verdict
+                    machine = await fleet.open({**task.files, "kata.py": text})
+                    shown = await machine.exec(("python", task.meta["run"]))
+                    await machine.close()
+                    assert shown.output == kata.examples_output(text)
+            for cheat in CHEATS.values():
+                verdict = await grade(TASK, {**TASK.files, "kata.py": cheat}, fleet)
+                assert verdict.outcome is Outcome.FAILED, (cheat, verdict)
+            endless = {**TASK.files, "kata.py": "while True: pass\n"}
+            assert (await grade(TASK, endless, fleet, timeout_s=0.5)).outcome is Outcome.AGENT_FAULT
+            hungry = {**TASK.files, "kata.py": "x = [0] * 10**9\n"}
+            assert (await grade(TASK, hungry, fleet)).outcome in (Outcome.FAILED, Outcome.AGENT_FAULT)
+
+    asyncio.run(judge_all())

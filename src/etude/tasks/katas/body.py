@@ -43,10 +43,12 @@ class Body:
 
     def append(self, value: Expr, depth: int) -> None:
         """`out.append(value)`, or at the front."""
-        calls = (".append(", ".insert(0, ")
+        calls = (".append(", ".insert(0,")
         call = pick(self.rng, calls[0], *calls)
-        tokens = (Token(" out"), Token(call, FaultKind.CALL, calls), *value.tokens, Token(")"))
-        clause = f"append {value.words} to out" if call == calls[0] else f"put {value.words} first in out"
+        last = call == calls[0]
+        inner = value.tokens if last else spaced_all(value)
+        tokens = (Token(" out"), Token(call, FaultKind.CALL, calls), *inner, Token(")"))
+        clause = f"append {value.words} to out" if last else f"put {value.words} first in out"
         self.lines.append(Line(depth, tokens, clause, "grow out"))
 
     def start(self, name: str, text: str) -> None:

@@ -92,11 +92,22 @@ def mutations(line: Line, index: int) -> Iterator[Mutation]:
         elif token.kind is not None:
             for text in token.choices:
                 if text != token.text:
-                    yield Mutation(token.kind, index, at, at + 1, (token._replace(text=text),))
+                    yield _replacement(tokens, at, text, index)
         if token.text in (" -", " //", " %"):
             swapped = _swapped(tokens[at - 1], token, tokens[at + 1])
             if swapped:
                 yield Mutation(FaultKind.SWAPPED, index, at - 1, at + 2, swapped)
+
+
+def _replacement(tokens: tuple[Token, ...], at: int, text: str, index: int) -> Mutation:
+    """Another text for one token. A token that now follows a comma gains its space: `.append(v`, `.insert(0, v`."""
+    token = tokens[at]
+    assert token.kind is not None
+    changed = token._replace(text=text)
+    if (text[-1] == ",") == (token.text[-1] == ","):
+        return Mutation(token.kind, index, at, at + 1, (changed,))
+    following = _with_lead(tokens[at + 1], " " if text[-1] == "," else "")
+    return Mutation(token.kind, index, at, at + 2, (changed, following))
 
 
 def mutate(program: Program, mutation: Mutation) -> Program:
@@ -125,8 +136,6 @@ def edit_for(program: Program, mutation: Mutation) -> tuple[Edit, Edit] | None:
         head = line.tokens[start].text if left else ""
         tail = line.tokens[end - 1].text if right else ""
         new = head + changed + tail
-        if old[-1] == " " or new[-1] == " ":
-            continue  # the space belongs to the next token
         if occurs_once(before, old) and occurs_once(after, new):
             number = mutation.line + 2
             return Edit(number, old, new), Edit(number, new, old)
@@ -144,13 +153,14 @@ def _swapped(left: Token, operator: Token, right: Token) -> tuple[Token, Token, 
 
 def _respaced(token: Token, like: str) -> Token:
     """`token` with a leading space exactly where `like` has one."""
-    return spaced(token) if like[0] == " " else Token(token.text.lstrip(" "), token.kind, _stripped(token.choices))
+    return spaced(token) if like[0] == " " else _with_lead(token, "")
 
 
 def spaced(token: Token) -> Token:
     """`token` with one leading space."""
-    return Token(" " + token.text.lstrip(" "), token.kind, tuple([" " + choice for choice in _stripped(token.choices)]))
+    return _with_lead(token, " ")
 
 
-def _stripped(choices: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple([choice.lstrip(" ") for choice in choices])
+def _with_lead(token: Token, lead: str) -> Token:
+    choices = tuple([lead + choice.lstrip(" ") for choice in token.choices])
+    return Token(lead + token.text.lstrip(" "), token.kind, choices)
