@@ -79,7 +79,8 @@ SCHEMA = pa.schema(
         ("detail", pa.string()),
         ("seconds", pa.map_(pa.string(), pa.float64())),
         ("counts", pa.map_(pa.string(), pa.int64())),
-        ("tokens", pa.int64()),  # this and the two below follow from `segments`; they spare questions the long columns
+        ("n_segments", pa.int32()),  # this and the three below follow from `segments`, to spare questions long columns
+        ("tokens", pa.int64()),
         ("sampled_tokens", pa.int64()),
         ("oldest_step", pa.int64()),
         ("segments", pa.list_(_SEGMENT)),
@@ -133,7 +134,8 @@ def read_ledger(path: str | Path) -> list[LedgerEntry]:
 
 
 def query(folder: str | Path, sql: str) -> list[dict[str, Any]]:
-    """Ask the ledgers of a folder in DuckDB's SQL; the view is named `rollouts`. One dict a row of the answer.
+    """Ask the ledgers of a folder in DuckDB's SQL; the view `rollouts` has the columns of the files and `filename`.
+    One dict a row of the answer.
 
     Raises UserError when the folder has no ledger, a file cannot be read or the SQL is wrong. Reads nothing else and
     writes nothing: the database is in memory and closed to all other files.
@@ -146,7 +148,7 @@ def query(folder: str | Path, sql: str) -> list[dict[str, Any]]:
         try:
             connection.execute(f"SET allowed_paths = [{names}]")
             connection.execute("SET enable_external_access = false")
-            connection.execute(f"CREATE VIEW rollouts AS SELECT * FROM read_parquet([{names}])")
+            connection.execute(f"CREATE VIEW rollouts AS SELECT * FROM read_parquet([{names}], filename = true)")
             answer = connection.execute(sql)
             columns = [column[0] for column in answer.description or ()]
             return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
@@ -184,13 +186,14 @@ def _to_table(entries: Sequence[LedgerEntry]) -> pa.Table:
         "outcome": [rollout.outcome.value for rollout in rollouts],
         "seconds": [list(rollout.seconds.items()) for rollout in rollouts],
         "counts": [list(rollout.counts.items()) for rollout in rollouts],
+        "n_segments": [len(rollout.segments) for rollout in rollouts],
         "tokens": [sum(map(len, rollout.segments)) for rollout in rollouts],
         "oldest_step": [min((version.step for version in rollout.versions), default=None) for rollout in rollouts],
     }
     arrays = {name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()}
     segments = [segment.check() for rollout in rollouts for segment in rollout.segments]
-    lengths = [len(rollout.segments) for rollout in rollouts]
-    arrays["segments"] = pa.ListArray.from_arrays(_offsets(lengths, "int32"), _segments_to_arrow(segments))
+    offsets = _offsets(columns["n_segments"], "int32")
+    arrays["segments"] = pa.ListArray.from_arrays(offsets, _segments_to_arrow(segments))
     return pa.table([arrays[field.name].cast(field.type) for field in SCHEMA], schema=SCHEMA)
 
 
