@@ -103,7 +103,7 @@ def _explain(cls: type[Config], error: ValidationError) -> Iterator[str]:
         key = ".".join(str(part) for part in problem["loc"]) or "the file"
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(problem["loc"][-1]), _known_keys(cls, problem["loc"][:-1]), n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; remove it or see docs/config.md"
+            hint = f"; did you mean {near[0]}?" if near else "; remove it"
             yield f"{key}: unknown key{hint}"
         elif problem["type"] == "missing":
             yield f"{key}: missing; it has no default"

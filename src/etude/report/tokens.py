@@ -14,7 +14,7 @@ from etude.report.numbers import duration, number
 _CLASSES = {Origin.PROMPT: "p", Origin.SAMPLED: "s", Origin.OBSERVATION: "o", Origin.QUERY: "q", Origin.COPIED: "y"}
 _WORDS = {
     Origin.PROMPT: "prompt",
-    Origin.SAMPLED: "sampled by the policy, trained",
+    Origin.SAMPLED: "sampled by the policy: what is trained",
     Origin.OBSERVATION: "observation from the machine",
     Origin.QUERY: "the harness asks for a summary",
     Origin.COPIED: "carried over from the segment before",
