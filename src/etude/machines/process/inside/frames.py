@@ -49,22 +49,22 @@ def parse(text: bytes) -> Header:
 
 
 def receive(read: Callable[[int], bytes]) -> tuple[Header, bytes] | None:
-    """Read one frame through a blocking `read(at most n bytes)`. None at the end of the stream."""
-    prefix = _exactly(read, LENGTHS.size)
-    if not prefix:
+    """Read one frame through a blocking `read(at most n bytes)`. None at the end of the stream.
+
+    Raises Broken when the stream ends inside a frame.
+    """
+    first = read(LENGTHS.size)
+    if not first:
         return None
-    header, body = lengths(prefix)
+    header, body = lengths(first + _exactly(read, LENGTHS.size - len(first)))
     return parse(_exactly(read, header)), _exactly(read, body)
 
 
 def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """`size` bytes, or none at all when the stream ends before the first. Raises Broken when it ends in between."""
     data = bytearray()
     while len(data) < size:
-        piece = read(size - len(data))
+        piece = read(min(size - len(data), 1 << 20))
         if not piece:
-            if data:
-                raise Broken(f"stream ended after {len(data)} of {size} bytes")
-            return b""
+            raise Broken(f"stream ended after {len(data)} of {size} bytes")
         data += piece
     return bytes(data)

@@ -93,10 +93,11 @@ def set_dumpable(on: bool) -> None:
     _prctl(PR_SET_DUMPABLE, int(on))
 
 
-def isolate(workspace_mb: int, uid: int) -> None:
+def isolate(workspace_mb: int, uid: int) -> int:
     """Give this process, the first of a new pid namespace, its own mounts, IPC, host name and network.
 
-    /home becomes the machine's only writable place, owned by `uid`; /proc shows this pid namespace. The network
+    /home becomes the machine's only writable place, owned by `uid`. /proc shows this pid namespace, and to programs
+    only what they may inspect: this process is not in it. Returns a descriptor of a /proc that shows all. The network
     namespace is one per machine, not one per zygote: abstract Unix sockets live in it, and it costs 0.35 ms.
     """
     unshare(NEW_MOUNT | NEW_IPC | NEW_UTS | NEW_NET)
@@ -104,8 +105,11 @@ def isolate(workspace_mb: int, uid: int) -> None:
     options = f"size={workspace_mb}m,nr_inodes={workspace_mb * 512 + 64},mode=0755,uid={uid},gid={uid}"
     mount("tmpfs", "/home", MS_NOSUID | MS_NODEV, options)
     mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2")
     name = b"machine"
     _check(libc.sethostname(name, len(name)), "sethostname")
+    return processes
 
 
 def give_up_privileges(uid: int) -> None:

@@ -32,9 +32,10 @@ def become(argv: Sequence[str], output: int, workspace: int, limits: dict[str, i
     code = 126
     try:
         _settle(output, workspace, limits)
-        if argv[0] in ("python", "python3", sys.executable) and len(argv) > 1 and argv[1] in ("-c", "-m"):
+        first = argv[1] if argv[0] in ("python", "python3") and len(argv) > 1 else "-"
+        if first in ("-c", "-m"):
             code = _run(_inline, argv)
-        elif argv[0] in ("python", "python3", sys.executable) and len(argv) > 1 and not argv[1].startswith("-"):
+        elif not first.startswith("-"):
             code = _run(_file, argv)
         else:
             code = _execute(argv)
@@ -89,20 +90,18 @@ def _run(load: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
-    code, exhausted = 0, False
+    code = 0
     sys.setrecursionlimit(sys.getrecursionlimit() + _depth())  # as deep as in an interpreter of its own
     try:
         load(argv)
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException as error:
-        exhausted = _is_exhausted(error)
-        code = 1
         _report(error)
-    code = _finish(code)
-    if exhausted:
-        os.kill(os.getpid(), LIMIT_SIGNAL)
-    return code
+        if _is_exhausted(error):  # its other threads would only wait for what they cannot have
+            os.kill(os.getpid(), LIMIT_SIGNAL)
+        code = 1
+    return _finish(code)
 
 
 def _depth() -> int:

@@ -71,7 +71,7 @@ def _machine(stream: socket.socket, uid: int, limits: dict[str, int]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.close_range(3, stream.fileno() - 1)
         kernel.close_range(stream.fileno() + 1, kernel.LAST)
-        _serve(stream, _furnish(uid, limits), limits)
+        _serve(stream, *_furnish(uid, limits), limits)
     except (Broken, ConnectionError, watch.Hangup):
         pass  # the fleet is gone or has closed this machine
     except Exception as error:  # the host has no memory or no process left, or forbids a call
@@ -80,21 +80,22 @@ def _machine(stream: socket.socket, uid: int, limits: dict[str, int]) -> None:
         os._exit(0)
 
 
-def _furnish(uid: int, limits: dict[str, int]) -> int:
-    """Namespaces, file systems, an empty workspace; returns its descriptor. Nothing is privileged afterwards."""
-    kernel.isolate(limits["workspace_mb"], uid)
+def _furnish(uid: int, limits: dict[str, int]) -> tuple[int, int]:
+    """Namespaces, file systems, a workspace, no privileges; returns descriptors of the workspace and of /proc."""
+    processes = kernel.isolate(limits["workspace_mb"], uid)
     kernel.give_up_privileges(uid)
     os.umask(0o022)
     os.mkdir(WORKSPACE)
     os.mkdir("/home/tmp")
-    return os.open(WORKSPACE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(WORKSPACE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), processes
 
 
-def _serve(stream: socket.socket, workspace: int, limits: dict[str, int]) -> None:
+def _serve(stream: socket.socket, workspace: int, processes: int, limits: dict[str, int]) -> None:
+    places = watch.Places(workspace, processes, stream.fileno())
     while (request := receive(stream.recv)) is not None:
         header, body = request
         if header["do"] == "exec":
-            reply = watch.run(header["argv"], header["timeout_s"], workspace, stream.fileno(), limits)
+            reply = watch.run(header["argv"], header["timeout_s"], places, limits)
         elif header["do"] == "write":
             reply = _write(header["files"], body, workspace), b""
         else:

@@ -10,6 +10,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from . import program
 from .frames import Header
@@ -23,6 +24,14 @@ SHARED = 14 << 20
 
 class Hangup(Exception):
     """The fleet closed its end during an exec: nobody waits for this program any more."""
+
+
+class Places(NamedTuple):
+    """Descriptors: the workspace, a /proc that shows every process of the machine, the socket to the fleet."""
+
+    workspace: int
+    processes: int
+    control: int
 
 
 class Output:
@@ -55,21 +64,19 @@ class Output:
         return bytes(self._head) + f"\n[... {self.left_out} bytes left out ...]\n".encode() + tail
 
 
-def run(
-    argv: Sequence[str], timeout_s: float, workspace: int, control: int, limits: dict[str, int]
-) -> tuple[Header, bytes]:
-    """Run `argv` to its end and return the reply of an exec. Raises Hangup, after killing, when `control` closes."""
+def run(argv: Sequence[str], timeout_s: float, places: Places, limits: dict[str, int]) -> tuple[Header, bytes]:
+    """Run `argv` to its end and return the reply of an exec. Raises Hangup, after killing, when the control closes."""
     source, sink = os.pipe()
     started = time.monotonic()
     child = os.fork()
     if child == 0:
-        program.become(argv, sink, workspace, limits)
+        program.become(argv, sink, places.workspace, limits)
     os.close(sink)
     output = Output(limits["output_kb"] << 10)
     handle = os.pidfd_open(child)
     ended: list[tuple[int, float]] = []  # wait status and CPU seconds of `child`
     try:
-        stopped = _wait(child, handle, source, control, started + timeout_s, output, limits, ended)
+        stopped = _wait(child, handle, source, places, started + timeout_s, output, limits, ended)
     finally:
         os.close(handle)
         _kill_all(child, ended)
@@ -77,26 +84,26 @@ def run(
             _drain(source, output, limits["flood_mb"] << 20)
         os.close(source)
     status, cpu_s = ended[0]
-    header = _judge(stopped, status, cpu_s, workspace, limits, timeout_s)
+    header = _judge(stopped, status, cpu_s, places.workspace, limits, timeout_s)
     return {**header, "seconds": time.monotonic() - started, "left_out": output.left_out}, output.text()
 
 
 def _wait(
-    child: int, handle: int, source: int, control: int, deadline: float,
+    child: int, handle: int, source: int, places: Places, deadline: float,
     output: Output, limits: dict[str, int], ended: list[tuple[int, float]],
 ) -> str:  # fmt: skip
     """Collect output until `child` ends ("") or a limit is reached (its name)."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
     poll.register(handle, select.POLLIN)
-    poll.register(control, select.POLLRDHUP)
+    poll.register(places.control, select.POLLRDHUP)
     look = time.monotonic() + TICK_S
     while True:
         now = time.monotonic()
         if now >= deadline:
             return "time"
         events = dict(poll.poll(1000 * max(0.0, min(deadline, look) - now)))
-        if control in events:
+        if places.control in events:
             raise Hangup
         if source in events:
             data = os.read(source, PIECE)
@@ -110,7 +117,7 @@ def _wait(
         if time.monotonic() >= look:
             look = time.monotonic() + TICK_S
             _reap(child, ended, os.WNOHANG)
-            excess = _excess(limits)
+            excess = _excess(places.processes, limits)
             if excess or ended:
                 return excess
 
@@ -139,21 +146,23 @@ def _drain(source: int, output: Output, most: int) -> None:
         output.add(data)
 
 
-def _excess(limits: dict[str, int]) -> str:
+def _excess(processes: int, limits: dict[str, int]) -> str:
     """Name of the limit that the machine's processes exceed together, or ""."""
-    pids = [name for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
-    if len(pids) > limits["processes"]:
+    used = [_use(processes, name) for name in os.listdir(processes) if name.isdecimal() and name != "1"]
+    if sum(threads for threads, _ in used) > limits["processes"]:
         return "processes"
-    return "memory" if sum(map(_resident, pids)) > limits["memory_mb"] << 20 else ""
+    return "memory" if sum(size for _, size in used) > limits["memory_mb"] << 20 else ""
 
 
-def _resident(pid: str) -> int:
-    """Bytes in memory beyond what a process shares with the zygote. (The exact figure may not be read: dumpable off.)"""
+def _use(processes: int, pid: str) -> tuple[int, int]:
+    """Threads of a process, and its bytes in memory beyond what it shares with the zygote."""
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return max(0, int(file.read().split()[1]) * PAGE - SHARED)
-    except (OSError, IndexError):
-        return 0  # it ended meanwhile
+        handle = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
+        with open(handle, "rb", buffering=0) as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0, 0  # it ended meanwhile
+    return int(fields[17]), max(0, int(fields[21]) * PAGE - SHARED)
 
 
 def _judge(stopped: str, status: int, cpu_s: float, workspace: int, limits: dict[str, int], timeout_s: float) -> Header:
