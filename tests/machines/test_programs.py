@@ -126,12 +126,12 @@ def test_text_comes_back_as_written(lab: Lab) -> None:
 )
 def test_a_path_that_is_not_inside_the_workspace_is_a_user_error(lab: Lab, path: str) -> None:
     async def work() -> None:
-        with pytest.raises(UserError, match="machine file"):
+        with pytest.raises(WorkspaceError, match="machine file"):
             await lab.fleet.open({path: ""})
         async with await lab.fleet.open({}) as machine:
-            with pytest.raises(UserError, match="machine file"):
+            with pytest.raises(WorkspaceError, match="machine file"):
                 await machine.read(path)
-            with pytest.raises(UserError, match="machine file"):
+            with pytest.raises(WorkspaceError, match="machine file"):
                 await machine.write(path, "")
             assert (await machine.exec(("true",))).status is ExecStatus.OK
 

@@ -43,7 +43,7 @@ class ExecResult(msgspec.Struct, frozen=True):
 
 
 class WorkspaceError(UserError):
-    """A file that cannot be read or written as asked: missing, too large, a link out of the workspace, disk full.
+    """A file that cannot be read or written as asked: a path that leads out, missing, too large, the disk full.
 
     The message names the path and may be shown to the agent, whose doing it usually is.
     """
@@ -53,11 +53,11 @@ class Machine(Protocol):
     """One isolated computer. Calls on one machine are carried out one after the other."""
 
     async def write(self, path: str, text: str) -> None:
-        """Write a file of the workspace, making its folders. Raises UserError (WorkspaceError) or InfraError."""
+        """Write a file of the workspace, making its folders. Raises WorkspaceError or InfraError."""
         ...
 
     async def read(self, path: str) -> str:
-        """The text of a workspace file, decoded with replacement. Raises UserError (WorkspaceError) or InfraError."""
+        """The text of a workspace file, decoded with replacement. Raises WorkspaceError or InfraError."""
         ...
 
     async def exec(self, argv: Sequence[str], timeout_s: float | None = None) -> ExecResult:
@@ -82,8 +82,8 @@ class Fleet(Protocol):
     async def open(self, files: Mapping[str, str]) -> Machine:
         """A fresh machine holding `files` (relative path -> text). Waits while too many are open.
 
-        Raises UserError for a path that is absolute, empty or has `..`, and for files too large for the workspace;
-        InfraError when no machine could be made.
+        Raises UserError (WorkspaceError) for a path that is absolute, empty or has `..` and for files too large for
+        the workspace; InfraError when no machine could be made.
         """
         ...
 
@@ -93,12 +93,14 @@ class Fleet(Protocol):
 
 
 def check_path(path: str) -> str:
-    """Return `path` if it names a place inside a workspace, else raise UserError."""
+    """Return `path` if it names a place inside a workspace, else raise WorkspaceError."""
     parts = path.split("/")
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise UserError(f"machine file {path!r}: expected a relative path such as 'src/app.py', without '.' or '..'")
-    if "\0" in path or len(_utf8(path, f"machine file {path!r}")) > 1024 or any(len(p.encode()) > 255 for p in parts):
-        raise UserError(f"machine file {path[:80]!r}: expected at most 1024 bytes, 255 a part, without NUL")
+        raise WorkspaceError(
+            f"machine file {path[:80]!r}: expected a relative path such as 'src/app.py', without '.' or '..'"
+        )
+    if "\0" in path or len(encode_text(path, path)) > 1024 or any(len(part.encode()) > 255 for part in parts):
+        raise WorkspaceError(f"machine file {path[:80]!r}: expected at most 1024 bytes, 255 a part, without NUL")
     return path
 
 
@@ -106,19 +108,21 @@ def check_argv(argv: Sequence[str]) -> list[str]:
     """Return `argv` as a list if it can be a command, else raise UserError."""
     if isinstance(argv, str) or not argv or not argv[0]:
         raise UserError(f"machine command {argv!r}: expected a list of words such as ['python', 'app.py']")
-    size = sum(len(_utf8(word, f"machine command {argv[0]!r}")) for word in argv)
-    if size > 128 * 1024 or any("\0" in word for word in argv):
-        raise UserError(f"machine command {argv[0]!r}: {size} bytes; expected at most 131072, without NUL")
+    size = sum(len(word.encode("utf-8", "surrogatepass")) for word in argv)
+    if size > 128 * 1024 or any("\0" in word or _surrogate(word) for word in argv):
+        raise UserError(
+            f"machine command {argv[0][:80]!r}: {size} bytes; expected at most 131072 of UTF-8, without NUL"
+        )
     return list(argv)
 
 
 def encode_text(path: str, text: str) -> bytes:
-    """`text` as the bytes of file `path`. Raises UserError for lone surrogates."""
-    return _utf8(text, f"machine file {path!r}")
-
-
-def _utf8(text: str, what: str) -> bytes:
+    """`text` as the bytes of file `path`. Raises WorkspaceError for lone surrogates, which UTF-8 cannot hold."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise UserError(f"{what}: cannot be written as UTF-8 ({error.reason} at {error.start})") from None
+        raise WorkspaceError(f"machine file {path[:80]!r}: no UTF-8 ({error.reason} at {error.start})") from None
+
+
+def _surrogate(word: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in word)

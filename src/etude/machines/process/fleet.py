@@ -36,6 +36,7 @@ class Zygote:
                 self._process = subprocess.Popen(
                     root.zygote_command(config, *handles),
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, pass_fds=handles, cwd="/",
+                    start_new_session=True,  # an interrupt at the terminal is for the run to handle
                 )  # fmt: skip
             except OSError as error:
                 control.close()

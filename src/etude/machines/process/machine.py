@@ -43,7 +43,7 @@ class ProcessMachine:
         await self._ask({"do": "write", "files": sizes}, b"".join(contents.values()))
 
     async def write(self, path: str, text: str) -> None:
-        """Write a file of the workspace, making its folders. Raises UserError (WorkspaceError) or InfraError."""
+        """Write a file of the workspace, making its folders. Raises WorkspaceError or InfraError."""
         await self.furnish({path: text})
 
     async def read(self, path: str) -> str:

@@ -49,7 +49,7 @@ def zygote_command(config: MachinesConfig, control: int, accounts: int, groups: 
         *(() if as_root else ("--unshare-user", "--uid", "0", "--gid", "0")),
         *("--cap-drop", "ALL"),
         *(word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
-        *("--die-with-parent", "--as-pid-1", "--new-session"),
+        *("--die-with-parent", "--as-pid-1"),
         *_environment(config),
         *_system(),
         *_interpreter(),

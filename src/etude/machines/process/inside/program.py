@@ -65,7 +65,7 @@ def _settle(output: int, workspace: int, limits: dict[str, int]) -> None:
         (resource.RLIMIT_NPROC, limits["processes"] + 2, limits["processes"] + 2),
         (resource.RLIMIT_FSIZE, limits["workspace_mb"] * MIB, limits["workspace_mb"] * MIB),
         (resource.RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, 1, 1),  # too small for a file, and, unlike 0, no core is piped to a helper of the host
         (resource.RLIMIT_MEMLOCK, 0, 0),
         (resource.RLIMIT_MSGQUEUE, 0, 0),
     ):
