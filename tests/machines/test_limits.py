@@ -149,3 +149,15 @@ def test_open_waits_while_too_many_machines_are_open() -> None:
                 pass
 
     asyncio.run(work())
+
+
+def test_programs_wait_for_their_turn_and_their_time_does_not_run() -> None:
+    async def work() -> list[ExecResult]:
+        async with ProcessFleet(MachinesConfig(max_running=1)) as fleet:
+            machines = [await fleet.open({}) for _ in range(4)]
+            return await asyncio.gather(*(machine.exec(("sleep", "0.3"), 0.8) for machine in machines))
+
+    started = time.monotonic()
+    results = asyncio.run(work())
+    assert time.monotonic() - started >= 4 * 0.3
+    assert all(result.status is ExecStatus.OK and 0.3 <= result.seconds < 0.8 for result in results)

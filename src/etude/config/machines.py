@@ -12,6 +12,8 @@ class MachinesConfig(Config):
     """Warm interpreters that machines are forked from; more than one helps only beyond about eight cores."""
     max_open: int = Field(default=256, ge=1, le=4096)
     """Machines open at once; `open` waits beyond that."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Programs that run at once; others wait, and their time does not start. None: eight for each core."""
     memory_mb: int = Field(default=256, ge=32)
     """MiB of memory: of one process exactly, of all processes of a machine together checked ten times a second."""
     processes: int = Field(default=16, ge=1, le=1024)

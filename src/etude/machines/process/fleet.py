@@ -7,6 +7,7 @@ the fleet is closed, or its process is gone by whatever means, no process of it 
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import subprocess
 import tempfile
@@ -89,6 +90,8 @@ class ProcessFleet:
     def __init__(self, config: MachinesConfig) -> None:
         self.config = config
         self._slots = asyncio.Semaphore(config.max_open)
+        # 256 endless loops at once on 2 cores were stopped 19 s late, and programs beside them for no fault of theirs.
+        self._running = asyncio.Semaphore(config.max_running or 8 * len(os.sched_getaffinity(0)))
         self._zygotes: list[Zygote] = []
         self._turn = itertools.count()
         self._machines: set[ProcessMachine] = set()
@@ -146,7 +149,7 @@ class ProcessFleet:
         except BaseException:
             self._slots.release()
             raise
-        machine = ProcessMachine(stream, self.config, self._forget)
+        machine = ProcessMachine(stream, self.config, self._running, self._forget)
         self._machines.add(machine)
         try:
             await machine.furnish(files)

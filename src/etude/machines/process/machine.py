@@ -23,8 +23,15 @@ GRACE_S = 30.0
 class ProcessMachine:
     """See `etude.machines.Machine`. Made by `ProcessFleet.open`."""
 
-    def __init__(self, stream: socket.socket, config: MachinesConfig, on_close: Callable[["ProcessMachine"], None]):
+    def __init__(
+        self,
+        stream: socket.socket,
+        config: MachinesConfig,
+        running: asyncio.Semaphore,
+        on_close: Callable[["ProcessMachine"], None],
+    ) -> None:
         stream.setblocking(False)
+        self._running = running
         self._stream = stream
         self._config = config
         self._on_close = on_close
@@ -59,7 +66,9 @@ class ProcessMachine:
         limit_s = self._config.exec_timeout_s if timeout_s is None else timeout_s
         if not 0 < limit_s < 1e6:
             raise UserError(f"machine command: timeout_s = {limit_s}; expected a positive number of seconds")
-        header, body = await self._ask({"do": "exec", "argv": check_argv(argv), "timeout_s": limit_s}, b"", limit_s)
+        request = {"do": "exec", "argv": check_argv(argv), "timeout_s": limit_s}
+        async with self._running:
+            header, body = await self._ask(request, b"", limit_s)
         return ExecResult(
             status=ExecStatus(header["status"]),
             code=header["code"],

@@ -39,7 +39,7 @@ def bwrap_path() -> Path:
 def zygote_command(config: MachinesConfig, control: int, accounts: int, groups: int) -> list[str]:
     """argv of a zygote. control, accounts, groups: descriptors it inherits (socket, /etc/passwd, /etc/group)."""
     as_root = has_admin()
-    limits = config.model_dump(exclude={"zygotes", "max_open", "exec_timeout_s", "hash_seed"})
+    limits = config.model_dump(exclude={"zygotes", "max_open", "max_running", "exec_timeout_s", "hash_seed"})
     uid = NOBODY if as_root else 0
     start = f"import sys; sys.path.insert(0, {server.MOUNT!r}); from inside import server; "
     start += f"server.main({control}, {uid}, {json.dumps(limits)})"
