@@ -17,6 +17,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import blake3
 import msgspec
@@ -152,7 +153,7 @@ def _open(url: str) -> ObjectStore:
     if url.startswith("memory://"):
         return MemoryStore()
     if "://" not in url or url.startswith("file://"):
-        folder = Path(url.removeprefix("file://"))
+        folder = Path(unquote(url.removeprefix("file://")) if "://" in url else url)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return LocalStore(folder)

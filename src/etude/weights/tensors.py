@@ -49,6 +49,8 @@ class TensorBits:
         width = WIDTH.get(self.dtype)
         if width is None:
             raise ValueError(f"tensor bits: unknown dtype {self.dtype!r}; known are {', '.join(WIDTH)}")
+        if not isinstance(self.bits, np.ndarray):  # numpy turns results without axes into scalars, which are no memory
+            raise ValueError(f"tensor bits: {self.dtype} needs a numpy array, got {type(self.bits).__name__}")
         if self.bits.dtype != bits_dtype(self.dtype):
             raise ValueError(f"tensor bits: {self.dtype} needs bits of uint{8 * width}, got {self.bits.dtype}")
         if not self.bits.flags.c_contiguous:
