@@ -105,6 +105,9 @@ def test_a_joiner_loads_the_newest_base_and_the_deltas_after_it(chain: Chain) ->
         (Kind.DELTA, 10),
     ]
     assert [manifest.depth for manifest in path] == [0, 1, 2]
+    for delta in path[1:]:
+        base = chain.read(delta.base)
+        assert (base.kind, base.step, delta.base_step) == (Kind.BASE, 8, 8)
     replica = Replica(blank(), None)
     assert replica.commit(replica.prepare(chain), "full") == publisher.version
     assert same(replica.live, weights)

@@ -58,10 +58,10 @@ def at(history: list[dict[str, TensorBits]], step: int) -> Replica:
     return Replica(copy_weights(history[step]), version)
 
 
-def forge(chain: Chain, change: Callable[[Manifest], Manifest]) -> None:
-    """Put a changed manifest at the head, as a broken publisher of a later generation would."""
+def forge(chain: Chain, manifest: Manifest, **fields: object) -> None:
+    """Put `manifest` with some fields changed at the head, as a broken publisher of a later generation would."""
     head = chain.store.head()
-    name = chain.write(change(chain.head()))
+    name = chain.write(msgspec.structs.replace(manifest, **fields))
     chain.store.move_head(head, HeadEntry(head.number + 1, head.generation + 1, "forger", name))
 
 
@@ -127,6 +127,13 @@ def pack(kind: int, entries: list[object], payload: bytes, header_size: int | No
     return reseal(struct.pack("<4sHHQ", b"ETWB", 1, kind, size) + bytes(32) + header + payload)
 
 
+@pytest.mark.parametrize(("magic", "version"), [(b"ETWA", 1), (b"ETWB", 2)])
+def test_a_blob_of_another_kind_or_version_is_refused(magic: bytes, version: int) -> None:
+    foreign = reseal(struct.pack("<4sH", magic, version) + DELTA[6:])
+    with pytest.raises(WeightsError, match=f"starts with {magic!r} version {version}, expected b'ETWB' version 1"):
+        stage_delta(foreign, model())
+
+
 BOMB = zstandard.ZstdCompressor().compress(bytes(64 << 20))  # 64 MiB in 2 KB
 LIAR = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + bytes(20)  # a frame that declares 1 TiB
 
@@ -183,6 +190,18 @@ def test_a_damaged_blob_in_the_store_is_refused(tmp_path: Path) -> None:
     replica = at(history, 2)
     replica.commit(replica.prepare(chain), "full")
     assert same(replica.live, history[3])
+
+
+def test_a_manifest_whose_blobs_are_other_blobs_is_refused() -> None:
+    """A wrong length, a blob that comes twice, one that is left out, and one of another version."""
+    chain, history = published()
+    (blob,), other = chain.head().blobs, chain.path_from(None)[1].blobs
+    wrong = msgspec.structs.replace(blob, length=blob.length + 1)
+    forge(chain, chain.head(), blobs=(wrong,))
+    refused(at(history, 2), chain, f"{blob.length} bytes, its manifest says {blob.length + 1}")
+    for blobs in ((blob, blob), (), other):
+        forge(chain, chain.head(), blobs=blobs)
+        refused(at(history, 2), chain, "damaged or was made from other weights")
 
 
 class Killed(BaseException):
@@ -293,18 +312,17 @@ def test_a_stale_publisher_is_fenced(tmp_path: Path) -> None:
 def test_a_version_advanced_without_weights_is_refused() -> None:
     chain, history = published()
     lie = PolicyVersion(4, state_digest(model(seed=9)).hex())
+    head = chain.head()
     forge(
         chain,
-        lambda head: msgspec.structs.replace(
-            head,
-            step=4,
-            digest=lie.digest,
-            blobs=(),
-            bytes=0,
-            parent_step=3,
-            parent_digest=head.digest,
-            parent=chain.find(head.version),
-        ),
+        head,
+        step=4,
+        digest=lie.digest,
+        blobs=(),
+        bytes=0,
+        parent_step=3,
+        parent_digest=head.digest,
+        parent=chain.find(head.version),
     )
     refused(at(history, 3), chain, f"version {lie}: its delta gives digest")
 
@@ -343,12 +361,7 @@ def test_a_pruned_chain_on_the_wrong_base_is_refused(tmp_path: Path) -> None:
     """Manifests 0 to 2 are gone; the head says its delta starts from the original base. No blob is even fetched."""
     chain, history = published(tmp_path)
     base = chain.path_from(None)[0]
-    forge(
-        chain,
-        lambda head: msgspec.structs.replace(
-            head, parent_step=0, parent_digest=base.digest, parent=chain.find(base.version)
-        ),
-    )
+    forge(chain, chain.head(), parent_step=0, parent_digest=base.digest, parent=chain.find(base.version))
     for blob in chain.head().blobs:
         (tmp_path / "blobs" / blob.hash).write_bytes(b"never read: the wrong base is known before")
     replica = at(history, 1)
@@ -362,12 +375,7 @@ def test_a_pruned_chain_on_the_wrong_base_is_refused(tmp_path: Path) -> None:
 def test_a_delta_on_the_right_label_but_the_wrong_bits_is_found_before_the_pause() -> None:
     chain, history = published()
     base = chain.path_from(None)[0]
-    forge(
-        chain,
-        lambda head: msgspec.structs.replace(
-            head, parent_step=0, parent_digest=base.digest, parent=chain.find(base.version)
-        ),
-    )
+    forge(chain, chain.head(), parent_step=0, parent_digest=base.digest, parent=chain.find(base.version))
     refused(at(history, 0), chain, "damaged or was made from other weights")
 
 
@@ -396,24 +404,18 @@ def test_swapped_parents_are_refused() -> None:
     """The head names the manifest of version 1 as its parent, but says that it starts from version 2."""
     chain, history = published()
     first = PolicyVersion(1, state_digest(history[1]).hex())
-    forge(chain, lambda head: msgspec.structs.replace(head, parent=chain.find(first)))
+    forge(chain, chain.head(), parent=chain.find(first))
     refused(at(history, 1), chain, "says its parent is 2@.* but names the manifest of 1@")
 
 
 def test_a_manifest_that_is_damaged_or_of_another_format_is_refused(tmp_path: Path) -> None:
     chain, history = published(tmp_path)
     good = chain.head()
-
-    def forged(**fields: object) -> None:
-        head = chain.store.head()
-        name = chain.write(msgspec.structs.replace(good, **fields))
-        chain.store.move_head(head, HeadEntry(head.number + 1, head.generation + 1, "forger", name))
-
-    forged(format=2)
+    forge(chain, good, format=2)
     refused(at(history, 2), chain, "has format 2, expected 1")
-    forged(parent=None)
+    forge(chain, good, parent=None)
     refused(at(history, 2), chain, "is a delta with parent None")
-    forged(blobs=[{"hash": "../../etc", "length": 1}])
+    forge(chain, good, blobs=[{"hash": "../../etc", "length": 1}])
     refused(at(history, 2), chain, "cannot be read: .*hash")
     for file in tmp_path.glob("manifests/000000000003-*/*"):
         file.write_text("{}")

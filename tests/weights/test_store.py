@@ -73,9 +73,32 @@ def test_only_the_holder_of_the_head_moves_it(store: Store) -> None:
     for stale, new in ((None, entry(0, owner="c")), (entry(0), entry(1)), (entry(0), entry(1, generation=3))):
         with pytest.raises(WeightsError, match="fenced"):
             store.move_head(stale, new)
+    with pytest.raises(WeightsError, match="fenced"):  # the right number, but somebody else's entry
+        store.move_head(entry(1, generation=2, owner="c"), entry(2, generation=2, owner="c"))
     with pytest.raises(WeightsError, match="generation 2 at entry 1"):
         store.move_head(entry(1, generation=2, owner="b"), entry(2, generation=1))
     assert store.head() == entry(1, generation=2, owner="b")
+
+
+@pytest.mark.parametrize("winner", ["b", "a"])
+def test_the_loser_of_a_race_between_look_and_write_is_fenced(
+    store: Store, monkeypatch: pytest.MonkeyPatch, winner: str
+) -> None:
+    """Whoever writes between the look and the write wins; unless it was this writer, whose answer was lost."""
+    store.move_head(None, entry(0))
+    create = store._create
+
+    def late(path: str, data: bytes) -> bool:
+        create(path, msgspec.json.encode(entry(1, owner=winner)))
+        return create(path, data)
+
+    monkeypatch.setattr(store, "_create", late)
+    if winner == "a":
+        store.move_head(entry(0), entry(1))
+    else:
+        with pytest.raises(WeightsError, match="fenced"):
+            store.move_head(entry(0), entry(1))
+    assert store.head() == entry(1, owner=winner)
 
 
 def test_an_entry_cannot_skip_a_number(store: Store) -> None:

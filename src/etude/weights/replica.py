@@ -154,11 +154,7 @@ class Replica:
 
     def _stage(self, chain: Chain, manifest: Manifest, held: Weights) -> list[StagedTensor]:
         stage = stage_full if manifest.kind is Kind.BASE else stage_delta
-        staged = [tensor for ref in manifest.blobs for tensor in stage(_fetch(chain, ref), held)]
-        names = [tensor.name for tensor in staged]
-        if len(set(names)) < len(names):
-            raise WeightsError(f"version {manifest.version}: a tensor comes in two of its blobs")
-        return staged
+        return [tensor for ref in manifest.blobs for tensor in stage(_fetch(chain, ref), held)]
 
     def _write_to_copies(self, staged: Sequence[StagedTensor], work: dict[str, TensorBits]) -> None:
         for name in (tensor.name for tensor in staged):
