@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, CorpusR
     """(tree, corpus folder, report)"""
     base = tmp_path_factory.mktemp("corpus")
     tree = small_tree(base / "tree")
-    return tree, base / "out", build_corpus(config_of(tree, base / "out"))
+    return tree, base / "out", build_corpus(config_of(tree), base / "out")
 
 
 def test_shards_hold_every_document_whole_and_no_package_in_both(built: tuple[Path, Path, CorpusReport]) -> None:
@@ -103,7 +103,7 @@ def test_every_file_is_accounted_for_once(tmp_path: Path) -> None:
         },
     )
     os.symlink("nowhere", tree / train / "dangling.py")
-    report = build_corpus(config_of(tree, tmp_path / "out", max_file_bytes=10_000))
+    report = build_corpus(config_of(tree, max_file_bytes=10_000), tmp_path / "out")
     duplicates = (report.dropped["exact_duplicate"], report.dropped["near_duplicate"])
     assert report.dropped == {reason.value: 1 for reason in DropReason}, duplicates
     assert (report.files_found, report.files_read, report.documents) == (13, 13, 2)
@@ -119,38 +119,38 @@ def test_the_same_inputs_give_the_same_bytes_wherever_the_trees_are(
     program = (
         "import sys; from pathlib import Path; from etude.corpus import build_corpus; "
         "from tests.corpus.trees import config_of; import os\n"
-        "build_corpus(config_of(Path(sys.argv[1]), Path(sys.argv[2])))"
+        "build_corpus(config_of(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
     arguments = [sys.executable, "-c", program, str(tmp_path / "moved"), str(tmp_path / "out")]
     subprocess.run(arguments, check=True, env={**os.environ, "PYTHONHASHSEED": "123"}, cwd=Path(__file__).parents[2])
     ours, theirs = contents(out), contents(tmp_path / "out")
     del ours["manifest.json"], theirs["manifest.json"]  # holds the hash of the config, which names the tree
     assert ours == theirs
-    other = build_corpus(config_of(built[0], tmp_path / "other", seed=1))
+    other = build_corpus(config_of(built[0], seed=1), tmp_path / "other")
     assert other.files["train.parquet"] != report.files["train.parquet"]
     assert other.held_out_packages == report.held_out_packages
 
 
 def test_a_second_call_does_no_work_until_something_changes(tmp_path: Path) -> None:
     tree, out = small_tree(tmp_path / "tree"), tmp_path / "out"
-    config = config_of(tree, out)
-    first = build_corpus(config, ["fix the bug"])
+    config = config_of(tree)
+    first = build_corpus(config, out, ["fix the bug"])
     before = contents(out)
     (tree / "package0" / "module0.py").unlink()  # not looked at
     notes: list[tuple[float, str]] = []
-    assert build_corpus(config, ["fix the bug"], lambda share, note: notes.append((share, note))) == first
+    assert build_corpus(config, out, ["fix the bug"], lambda share, note: notes.append((share, note))) == first
     assert notes == [(1.0, "already there")] and contents(out) == before
-    again = build_corpus(config, ["another text"])
+    again = build_corpus(config, out, ["another text"])
     assert again.config_hash != first.config_hash and again.files_read == first.files_read - 1
     (out / "train.parquet").write_bytes(before["train.parquet"][:-1])
-    assert build_corpus(config, ["another text"]) == again
+    assert build_corpus(config, out, ["another text"]) == again
     assert len(load_shards(out, "train")) == again.splits["train"].rows
 
 
 def test_progress_rises_to_one(tmp_path: Path) -> None:
     shares: list[float] = []
     build_corpus(
-        config_of(small_tree(tmp_path / "tree"), tmp_path / "out"), (), lambda share, note: shares.append(share)
+        config_of(small_tree(tmp_path / "tree")), tmp_path / "out", (), lambda share, note: shares.append(share)
     )
     assert shares == sorted(shares) and len(shares) > 60 and shares[0] > 0 and shares[-1] == 1.0
 
@@ -160,7 +160,7 @@ def test_frequent_words_of_the_extra_texts_become_tokens_but_enter_no_shard(tmp_
     words = ("subtract", "reverse", "uppercase")
     prompts = [f"f: please {word} the argument" for word in words]
     with_extra, without = (
-        (build_corpus(config_of(tree, tmp_path / name), texts), Tokenizer.load(tmp_path / name / "tokenizer"))
+        (build_corpus(config_of(tree), tmp_path / name, texts), Tokenizer.load(tmp_path / name / "tokenizer"))
         for name, texts in (("with", prompts), ("without", []))
     )
     assert [len(with_extra[1].encode_text(f" {word}")) for word in words] == [1, 1, 1]
@@ -172,20 +172,20 @@ def test_an_empty_split_says_what_to_do(tmp_path: Path) -> None:
     train = package_of(Split.TRAIN, 0.2)
     tree = write(tmp_path / "tree", {f"{train}/a.py": source(1)})
     with pytest.raises(UserError, match=r"1 documents of 1 packages is for held_out.*corpus\.held_out_share"):
-        build_corpus(config_of(tree, tmp_path / "out"))
-    report = build_corpus(config_of(tree, tmp_path / "out", held_out_share=0.0))
+        build_corpus(config_of(tree), tmp_path / "out")
+    report = build_corpus(config_of(tree, held_out_share=0.0), tmp_path / "out")
     assert len(load_shards(tmp_path / "out", "held_out")) == report.splits["held_out"].rows == 0
     with pytest.raises(UserError, match="0 documents"):
-        build_corpus(config_of(tree, tmp_path / "out", max_bytes=1))
+        build_corpus(config_of(tree, max_bytes=1), tmp_path / "out")
 
 
 def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "tree")
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"holds 'thesis\.tex'"):
-        build_corpus(config_of(tree, tmp_path).model_copy(update={"exclude": ()}))
+        build_corpus(config_of(tree).model_copy(update={"exclude": ()}), tmp_path)
     with pytest.raises(UserError, match="a file stands"):
-        build_corpus(config_of(tree, tmp_path / "thesis.tex"))
+        build_corpus(config_of(tree), tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
@@ -229,7 +229,7 @@ from tests.corpus.trees import config_of
 def progress(share, note):
     if share >= float(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-build_corpus(config_of(Path(sys.argv[1]), Path(sys.argv[2])), (), progress)
+build_corpus(config_of(Path(sys.argv[1])), Path(sys.argv[2]), (), progress)
 """
 
 
@@ -247,5 +247,5 @@ def test_a_killed_build_leaves_nothing_that_loads_and_the_next_one_is_whole(
     for folder in left:
         with pytest.raises(UserError, match="etude corpus build"):
             load_shards(folder, "train")
-    assert build_corpus(config_of(tree, out)) == report
+    assert build_corpus(config_of(tree), out) == report
     assert contents(out) == contents(whole)

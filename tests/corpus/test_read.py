@@ -102,11 +102,11 @@ def test_the_budget_takes_a_prefix_of_the_order(tmp_path: Path) -> None:
     files = find_files([f"{tree}/**/*.py"], (), 0)
     sizes = [os.path.getsize(file.path) for file in files]
     for budget in (1, sizes[0], sum(sizes[:5]), sum(sizes[:5]) - 1, sum(sizes)):
-        read = list(read_files(files, config_of(tree, tmp_path, max_bytes=budget)))
+        read = list(read_files(files, config_of(tree, max_bytes=budget)))
         count = max(n for n in range(len(sizes) + 1) if sum(sizes[:n]) <= budget)
         assert [size for _, size in read] == sizes[:count]
         assert [document.name for document, _ in read] == [file.name for file in files[:count]]  # type: ignore[union-attr]
-    assert len(list(read_files(files, config_of(tree, tmp_path, max_files=3)))) == 3
+    assert len(list(read_files(files, config_of(tree, max_files=3)))) == 3
 
 
 GOOD = "value = 1  # enough bytes to be worth keeping, which is one hundred of them by default, as the config says\n"
@@ -124,20 +124,20 @@ GOOD = "value = 1  # enough bytes to be worth keeping, which is one hundred of t
 )
 def test_bytes_that_are_no_text_of_the_right_size_are_dropped(tmp_path: Path, content: bytes, reason: str) -> None:
     tree = write(tmp_path, {"a.py": content})
-    assert read_one(tree, config_of(tree, tmp_path, max_file_bytes=50_000)) is reason
+    assert read_one(tree, config_of(tree, max_file_bytes=50_000)) is reason
 
 
 def test_what_is_no_regular_file_is_unreadable_and_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
-    assert read_one(tmp_path, config_of(tmp_path, tmp_path)) is DropReason.UNREADABLE
+    assert read_one(tmp_path, config_of(tmp_path)) is DropReason.UNREADABLE
     os.unlink(tmp_path / "pipe.py")
     os.symlink("nowhere", tmp_path / "dangling.py")
-    assert read_one(tmp_path, config_of(tmp_path, tmp_path)) is DropReason.UNREADABLE
+    assert read_one(tmp_path, config_of(tmp_path)) is DropReason.UNREADABLE
 
 
 def test_text_has_plain_newlines_and_no_byte_order_mark(tmp_path: Path) -> None:
     tree = write(tmp_path, {"a.py": b"\xef\xbb\xbfa = 1\r\nb = 2\rc = 3\n" + GOOD.encode()})
-    assert read_one(tree, config_of(tree, tmp_path)) == Document("a.py", "a = 1\nb = 2\nc = 3\n" + GOOD)
+    assert read_one(tree, config_of(tree)) == Document("a.py", "a = 1\nb = 2\nc = 3\n" + GOOD)
 
 
 def test_a_package_is_the_first_part_of_a_name_and_has_one_split() -> None:

@@ -57,7 +57,7 @@ def small_tree(root: Path, packages: int = 30, files: int = 2) -> Path:
     return write(root, {f"package{p}/module{f}.py": source(100 * p + f) for p in range(packages) for f in range(files)})
 
 
-def config_of(tree: Path, out: Path, **fields: object) -> CorpusConfig:
+def config_of(tree: Path, **fields: object) -> CorpusConfig:
     """A quick config that reads one tree."""
     quick = {"vocab_size": 512, "sequence_length": 64, "held_out_share": 0.2}
-    return CorpusConfig(out=str(out), globs=(f"{tree}/**/*.py",), **(quick | fields))
+    return CorpusConfig(globs=(f"{tree}/**/*.py",), **(quick | fields))

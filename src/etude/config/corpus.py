@@ -8,8 +8,6 @@ from etude.config.base import Config
 class CorpusConfig(Config):
     """Python source trees to packed token shards. The defaults read about 3 MB of whatever Python is installed."""
 
-    out: str = "corpus"
-    """Folder to write, whole or not at all."""
     globs: tuple[str, ...] = Field(default=("{stdlib}/**/*.py", "{site}/**/*.py"), min_length=1)
     """Patterns of source files. `{stdlib}` and `{site}` are the interpreter's standard library and site-packages. What
     stands before the first wildcard is the root; the first part of a path below it is the file's package."""

@@ -64,9 +64,9 @@ class _Tokenised:
 
 
 def build_corpus(
-    config: CorpusConfig, extra_texts: Sequence[str] = (), on_progress: Progress | None = None
+    config: CorpusConfig, out: str | Path, extra_texts: Sequence[str] = (), on_progress: Progress | None = None
 ) -> CorpusReport:
-    """Write the corpus folder `config.out`, or return the report of the one that is there when config and extra texts
+    """Write the corpus folder `out`, or return the report of the one that is there when config and extra texts
     are the same and all its files are intact; the source trees are then not looked at.
 
     extra_texts: texts such as task prompts that the tokenizer also learns from; they do not enter the shards.
@@ -74,7 +74,7 @@ def build_corpus(
 
     Raises UserError for a root that does not exist, an empty split, a folder in the way that is no corpus, a full disk.
     """
-    out, update = Path(config.out), on_progress or (lambda share, note: None)
+    out, update = Path(out), on_progress or (lambda share, note: None)
     wanted = _config_hash(config, extra_texts)
     stored = _stored_report(out)
     if stored is not None and stored.config_hash == wanted:
@@ -167,7 +167,7 @@ def _split(config: CorpusConfig, documents: list[Document]) -> dict[Split, list[
         if not by_split[split]:
             packages = len({document.package for document in documents})
             raise UserError(
-                f"{config.out}: none of {len(documents)} documents of {packages} packages is for {split.value}; "
+                f"corpus: none of {len(documents)} documents of {packages} packages is for {split.value}; "
                 "read more packages (corpus.globs, corpus.max_bytes) or change corpus.held_out_share"
             )
     return by_split
@@ -210,7 +210,7 @@ def _counts(tokenised: _Tokenised, packed: PackedTokens) -> SplitCounts:
 
 
 def _config_hash(config: CorpusConfig, extra_texts: Sequence[str]) -> str:
-    what = [FORMAT, config.model_dump(mode="json", exclude={"out"}), list(extra_texts)]
+    what = [FORMAT, config.model_dump(mode="json"), list(extra_texts)]
     return blake3(msgspec.json.encode(what, order="deterministic")).hexdigest()
 
 
@@ -227,9 +227,7 @@ def _stored_report(out: Path) -> CorpusReport | None:
 def _refuse_foreign(out: Path) -> None:
     """A build replaces the whole folder, so it must not be somebody's home."""
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: a file stands where the corpus folder should be; choose another corpus.out")
+        raise UserError(f"{out}: a file stands where the corpus folder should be; choose another run folder")
     foreign = sorted({path.name for path in out.iterdir()} - _OURS) if out.is_dir() else []
     if foreign:
-        raise UserError(
-            f"{out}: holds {foreign[0]!r}, which is no part of a corpus; choose a folder of its own for corpus.out"
-        )
+        raise UserError(f"{out}: holds {foreign[0]!r}, which is no part of a corpus; choose another run folder")

@@ -23,7 +23,7 @@ class SplitCounts(msgspec.Struct, frozen=True):
 class CorpusReport(msgspec.Struct, frozen=True):
     """The manifest of a corpus folder.
 
-    config_hash: BLAKE3 of what the folder depends on beside the files: config (without `out`), extra texts, format.
+    config_hash: BLAKE3 of what the folder depends on beside the files: config, extra texts, format.
     files_found: by the globs, excluded ones left out. files_read: within the budget. dropped: by DropReason.
     bytes_per_token: of text in both splits, over the tokens that stand for text (no end markers, no sentinels).
     files: BLAKE3 in hex of each file of the folder but this one.
