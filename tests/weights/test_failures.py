@@ -485,7 +485,7 @@ def test_an_apply_that_writes_wrong_values_is_rolled_back(monkeypatch: pytest.Mo
     assert replica.version.step == 2
 
 
-def test_damage_done_by_others_is_found_by_a_full_check_and_repaired_from_a_base() -> None:
+def test_damage_done_by_others_is_found_and_repaired_from_a_base() -> None:
     chain, history = published()
     replica = at(history, 2)
     staged = replica.prepare(chain)
@@ -493,9 +493,9 @@ def test_damage_done_by_others_is_found_by_a_full_check_and_repaired_from_a_base
     untouched = next(i for i in range(64 * 32) if i not in touched)
     replica.live["embed.weight"].flat[untouched] ^= 1
     with pytest.raises(WeightsError, match="rolled back"):
-        replica.commit(staged, "full")
+        replica.commit(staged)
     assert replica.version is None, "it holds nothing that the chain knows, and says so"
-    assert replica.commit(replica.prepare(chain), "full").step == 3
+    assert replica.commit(replica.prepare(chain)).step == 3
     assert same(replica.live, history[3])
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, DeepseekV3Config, PreTrainedConfig, PreTrainedModel, Qwen3MoeConfig
+from transformers.utils import logging as hf_logging
 
 from etude.config.model import ModelConfig
 from etude.records import UserError, directory_atomic
@@ -46,8 +47,17 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int) -> PreTrainedMo
         return AutoModelForCausalLM.from_config(shaped)
 
 
+def cast_model(model: PreTrainedModel, dtype: DType) -> PreTrainedModel:
+    """Round parameters to `dtype`, in place. The router's correction bias stays in fp32: near 5, bf16 steps by 1/32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch_dtype(dtype))
+    model.config.dtype = torch_dtype(dtype)
+    return model
+
+
 def save_model(model: PreTrainedModel, folder: str | Path, also: Callable[[Path], None] | None = None) -> None:
     """Write a Hugging Face folder, whole or not at all. `also` puts further files into it, such as the tokenizer."""
+    hf_logging.disable_progress_bar()  # Étude has bars of its own
     with directory_atomic(folder) as temporary:
         model.save_pretrained(temporary)
         if also is not None:
@@ -63,6 +73,7 @@ def load_model(folder: str | Path, dtype: DType) -> PreTrainedModel:
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: no model here (config.json is missing); run the stage that writes it first")
+    hf_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from etude.config.pretrain import PretrainConfig
 from etude.corpus import Tokenizer, load_shards
-from etude.models import build_model, load_model, save_model
+from etude.models import build_model, cast_model, load_model, save_model, use_threads
 from etude.observe import MetricsLog, progress
 from etude.pretrain.loop import Phase, run_phase
 from etude.pretrain.rows import Rows, corpus_rows, demonstration_rows
@@ -31,7 +30,7 @@ def pretrain(
 
     demonstrations(tokenizer, held_out): segments to imitate; asked only when the phase that needs them runs.
     """
-    torch.set_num_threads(config.threads)
+    use_threads(config.threads)
     tokenizer = Tokenizer.load(corpus / "tokenizer")
     bulk, sft = out / "bulk", out / "sft"
     metrics_file = out / "metrics.jsonl"
@@ -52,7 +51,7 @@ def pretrain(
             run_phase(model, bulk_phase, config, out / "bulk.pt", log, update)
         _finish(model, tokenizer, bulk)
     if not sft.exists():
-        model = load_model(bulk, getattr(torch, config.dtype))
+        model = load_model(bulk, config.dtype)
         length = bulk_phase.rows.ids_NS.shape[1]
         with progress("pretrain: writing demonstrations", 1.0) as update:
             rows = demonstration_rows(demonstrations(tokenizer, False), length)
@@ -66,18 +65,9 @@ def pretrain(
 
 
 def _initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> PreTrainedModel:
-    dtype = getattr(torch, config.dtype)
     if config.init is not None:
-        return load_model(config.init, dtype)
-    return cast_model(build_model(config.model, tokenizer.vocab_size, config.seed), dtype)
-
-
-def cast_model(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """Round parameters to `dtype`. The router's correction bias stays in fp32: near 5, bf16 steps by 1/32."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    model.config.dtype = dtype
-    return model
+        return load_model(config.init, config.dtype)
+    return cast_model(build_model(config.model, tokenizer.vocab_size, config.seed), config.dtype)
 
 
 def _finish(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 Invariants:
 * live memory changes only inside `commit`, and only in the elements that differ; an error leaves the old version;
-* a version is never taken on trust: the digest of the live bits is computed at the start, brought forward from the bits
-  read back after each commit, and must be the one that the manifest names;
+* a version is never taken on trust: the digest of all live bits is computed at the start and after each commit, and
+  must be the one that the manifest names;
 * a delta is not even fetched unless its parent digest is the digest of the bits it will be applied to.
 """
 
@@ -102,8 +102,11 @@ class Replica:
             fetched_bytes=sum(manifest.bytes for manifest in path),
         )
 
-    def commit(self, staged: Staged, verify: Verify | str = Verify.CHANGED) -> PolicyVersion:
-        """Scatter, read back, and prove the new version; the engine must not compute meanwhile. Costs O(changes).
+    def commit(self, staged: Staged, verify: Verify | str = Verify.FULL) -> PolicyVersion:
+        """Scatter, read back, and prove the new version; the engine must not compute meanwhile.
+
+        Costs one pass over live memory; `verify` CHANGED costs O(changes), but keeps damage done by others under the
+        new version's name.
 
         Committing again what is held already does nothing. Raises WeightsError, with the old values back in place,
         when the read-back bits do not have the digest of the version, or `staged` was prepared from another one. When
