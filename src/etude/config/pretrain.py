@@ -19,6 +19,8 @@ class PhaseConfig(Config):
     """Share of the steps in which the rate rises linearly; then it falls along a cosine."""
     final_lr_share: float = 0.1
     """The rate at the end, as a share of the peak."""
+    prompt_weight: float = 0.0
+    """Weight in the loss of demonstrated tokens that the agent reads but does not write; those it writes have 1."""
 
 
 class PretrainConfig(Config):
@@ -33,7 +35,7 @@ class PretrainConfig(Config):
     bulk: PhaseConfig = PhaseConfig(tokens=1_000_000, lr=2e-3)
     """Next-token prediction on the corpus."""
     sft: PhaseConfig = PhaseConfig(tokens=2_000_000, lr=2e-3)
-    """Demonstrations; only tokens that the agent would have sampled count."""
+    """Demonstrations."""
     demonstrations: int = 12_000
     """Demonstrations to write, one for each training task."""
     weight_decay: float = 0.05

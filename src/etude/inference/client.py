@@ -46,8 +46,8 @@ class EngineClient:
                 requests, self._outgoing = self._outgoing, []
                 released, self._released = self._released, []
                 for answer in await self._exchange(requests, released):
-                    future = self._waiting.pop(answer.session)
-                    if future.cancelled():
+                    future = self._waiting.pop(answer.session, None)
+                    if future is None or future.cancelled():  # asked before an exchange broke, or given up
                         continue
                     if isinstance(answer, Generation):
                         future.set_result(answer)
@@ -59,3 +59,4 @@ class EngineClient:
                 with contextlib.suppress(asyncio.InvalidStateError):
                     future.set_exception(broken)
             self._waiting.clear()
+            self._outgoing.clear()

@@ -100,7 +100,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _deepseek_v3(config: ModelConfig, vocab_size: int) -> PreTrainedConfig:
-    rope = config.head_dim // 4
+    rope = config.head_dim // 2
     return DeepseekV3Config(
         architectures=["DeepseekV3ForCausalLM"],
         vocab_size=vocab_size,

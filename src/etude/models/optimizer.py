@@ -62,6 +62,12 @@ class MasterAdamW:
             raise ValueError(
                 f"optimizer: checkpoint has {len(state['masters'])} tensors, model has {len(self.masters)}"
             )
+        for number, (master, saved) in enumerate(zip(self.masters, state["masters"], strict=True)):
+            if master.shape != saved.shape:
+                raise ValueError(
+                    f"optimizer: tensor {number} is {list(saved.shape)} in the checkpoint, "
+                    f"{list(master.shape)} in the model"
+                )
         for master, param, saved in zip(self.masters, self.params, state["masters"], strict=True):
             master.copy_(saved)
             if param is not master:

@@ -25,13 +25,14 @@ class RouterTap:
     """Access to every router of a model. `record` and `replay` are contexts around forward passes; outside them the
     model is untouched. Nested, replay first, the record is what was replayed.
 
-    n_layers, top_k: L and K. Layers are counted over MoE layers only, in order of depth.
+    n_layers, n_experts, top_k: L, E and K. Layers are counted over MoE layers only, in order of depth.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.routers = [module for name, module in model.named_modules() if name.endswith("mlp.gate")]
         self.n_layers = len(self.routers)
         self.top_k: int = self.routers[0].top_k if self.routers else 0  # type: ignore[assignment]
+        self.n_experts: int = len(self.routers[0].weight) if self.routers else 0  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def record(self) -> Iterator[list[Tensor]]:
@@ -49,13 +50,15 @@ class RouterTap:
     def replay(self, routes_NLK: Tensor) -> Iterator[None]:
         """Use these experts. `routes_NLK`: integers, N = batch * sequence of the pass; -1 = live.
 
-        Raises ValueError when the layers, experts per token or (inside the pass) the number of tokens differ.
+        Raises ValueError when the layers, experts per token or (inside the pass) the number of tokens differ, for an
+        expert that does not exist, and for one that a row names twice.
         """
         if routes_NLK.shape[1:] != (self.n_layers, self.top_k):
             raise ValueError(
                 f"replay: routes have [layers, experts] {list(routes_NLK.shape[1:])}, "
                 f"the model has [{self.n_layers}, {self.top_k}]"
             )
+        self._check_ids(routes_NLK)
 
         def override(layer: int, router: nn.Module, output: RouterOutput) -> RouterOutput:
             logits_NE, weights_NK, live_NK = output
@@ -68,6 +71,17 @@ class RouterTap:
 
         with self._hooked(override):
             yield
+
+    def _check_ids(self, routes_NLK: Tensor) -> None:
+        if not routes_NLK.numel():
+            return
+        least, most = int(routes_NLK.min()), int(routes_NLK.max())
+        if least < MISSING_ROUTE or most >= self.n_experts:  # an unsigned type on the way turns -1 into 255
+            raise ValueError(f"replay: expert ids from {least} to {most}, the model has 0 to {self.n_experts - 1}")
+        sorted_NLK = routes_NLK.sort(-1).values
+        twice_NL = ((sorted_NLK[..., 1:] == sorted_NLK[..., :-1]) & (sorted_NLK[..., 1:] != MISSING_ROUTE)).any(-1)
+        if twice_NL.any():  # a missing row that was filled with zeros looks like this
+            raise ValueError(f"replay: {int(twice_NL.sum())} of {twice_NL.numel()} rows name an expert twice")
 
     @contextlib.contextmanager
     def _hooked(self, hook: Callable[[int, nn.Module, RouterOutput], RouterOutput]) -> Iterator[None]:

@@ -54,8 +54,8 @@ def pretrain(
         model = load_model(bulk, config.dtype)
         length = bulk_phase.rows.ids_NS.shape[1]
         with progress("pretrain: writing demonstrations", 1.0) as update:
-            rows = demonstration_rows(demonstrations(tokenizer, False), length)
-            held_out = _first(demonstration_rows(demonstrations(tokenizer, True), length))
+            rows = demonstration_rows(demonstrations(tokenizer, False), length, config.sft.prompt_weight)
+            held_out = _first(demonstration_rows(demonstrations(tokenizer, True), length, prompt_weight=0.0))
             update(1.0, f"{len(rows):,} rows of {length} tokens")
         phase = Phase("sft", config.sft, rows, held_out, first_step=bulk_phase.steps)
         with progress("pretrain: demonstrations", 1.0) as update:

@@ -84,8 +84,8 @@ def _train_step(
     model: PreTrainedModel, optimizer: MasterAdamW, tap: RouterTap, rows: Rows, lr: float, config: PretrainConfig
 ) -> float:
     with tap.record() as routes:
-        logprobs_N = _logprobs(model, rows)
-    loss = -logprobs_N.mean()
+        logprobs_N, weights_N = _logprobs(model, rows)
+    loss = -(weights_N * logprobs_N).sum() / weights_N.sum()
     loss.backward()
     optimizer.accumulate()
     optimizer.step(lr, config.clip_grad)
@@ -97,21 +97,20 @@ def _train_step(
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, rows: Rows, rows_per_pass: int) -> float:
-    """Mean negative log-likelihood of the counted tokens, in nats. Sums first, one division."""
+    """Weighted mean negative log-likelihood, in nats. Sums first, one division."""
     model.eval()
-    total, count = 0.0, 0
+    total, count = 0.0, 0.0
     for start in range(0, len(rows), rows_per_pass):
-        logprobs_N = _logprobs(model, rows.take(np.arange(start, min(start + rows_per_pass, len(rows)))))
-        total -= float(logprobs_N.double().sum())
-        count += len(logprobs_N)
+        logprobs_N, weights_N = _logprobs(model, rows.take(np.arange(start, min(start + rows_per_pass, len(rows)))))
+        total -= float((weights_N * logprobs_N).double().sum())
+        count += float(weights_N.sum())
     model.train()
-    return total / max(1, count)
+    return total / count
 
 
-def _logprobs(model: PreTrainedModel, rows: Rows) -> torch.Tensor:
-    return next_token_logprobs(
-        model,
-        torch.from_numpy(rows.ids_NS).long(),
-        torch.from_numpy(rows.doc_NS).long(),
-        torch.from_numpy(rows.counts_NS),
-    )[0]
+def _logprobs(model: PreTrainedModel, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the tokens that count, and what they weigh."""
+    weights_BT = torch.from_numpy(rows.weights_NS)
+    wanted_BT = weights_BT > 0
+    ids_BT, doc_BT = torch.from_numpy(rows.ids_NS).long(), torch.from_numpy(rows.doc_NS).long()
+    return next_token_logprobs(model, ids_BT, doc_BT, wanted_BT)[0], weights_BT[wanted_BT]

@@ -35,8 +35,13 @@ def policy_loss(
     kl_beta: float,
 ) -> LossTerms:
     """See the module docstring. Raises ValueError when lengths differ or a sampler logprob is missing."""
-    for name, other in (("sampler logprobs", sampler_logprobs_N), ("advantages", advantages_N)):
-        if other.shape != logprobs_N.shape:
+    others = {
+        "sampler logprobs": sampler_logprobs_N,
+        "reference logprobs": reference_logprobs_N,
+        "advantages": advantages_N,
+    }
+    for name, other in others.items():
+        if other is not None and other.shape != logprobs_N.shape:
             raise ValueError(f"loss: {len(logprobs_N)} logprobs but {len(other)} {name}")
     if not bool(torch.isfinite(sampler_logprobs_N).all()):
         # NaN times a zero mask is NaN, and a floored -inf pins the ratio at its cap: neither may pass silently.

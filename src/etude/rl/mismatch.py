@@ -23,7 +23,7 @@ def mismatch(
     replayed, live = [], []
     differing, routed = 0, 0
     for batch in micro_batches(rollouts, {r.rollout_id: 0.0 for r in rollouts}, micro_tokens):
-        inputs = (batch.ids_BT, batch.doc_BT, batch.sampled_BT, temperature)
+        inputs = (batch.ids_BT, batch.doc_BT, batch.sampled_BT, temperature, batch.trunk_B)
         with tap.replay(batch.routes_BTLK.flatten(0, 1)):
             logprobs_N, _ = next_token_logprobs(model, *inputs)
         replayed.append(k3(logprobs_N, batch.sampler_logprobs_N))

@@ -66,7 +66,7 @@ class Trainer:
         return metrics
 
     def _accumulate(self, batch: MicroBatch, normaliser: float, shadow: bool, sums: _Sums) -> None:
-        inputs = (batch.ids_BT, batch.doc_BT, batch.sampled_BT, self.config.temperature)
+        inputs = (batch.ids_BT, batch.doc_BT, batch.sampled_BT, self.config.temperature, batch.trunk_B)
         with self.tap.replay(batch.routes_BTLK.flatten(0, 1)):
             logprobs_N, entropy_N = next_token_logprobs(self.model, *inputs)
         with torch.no_grad():
@@ -86,12 +86,14 @@ class Trainer:
         terms.loss.backward()
         self.optimizer.accumulate()
         sums.loss += float(terms.loss.detach())
-        sums.tokens += batch.needed_rows
+        sums.tokens += len(logprobs_N)
         sums.needed_rows += batch.needed_rows
         sums.captured_rows += batch.captured_rows
         gap_N = logprobs_N.detach() - batch.sampler_logprobs_N
         sums.keep(k3=k3(logprobs_N.detach(), batch.sampler_logprobs_N), gap=gap_N.abs(), steps=batch.steps_N)
-        sums.keep(entropy=entropy_N, kl=terms.kl_N, weights=terms.weights_N)
+        sums.keep(entropy=entropy_N, weights=terms.weights_N)
+        if reference_N is not None:
+            sums.keep(kl=terms.kl_N)
 
     def _metrics(self, sums: _Sums) -> dict[str, float]:
         """Means over sampled tokens. The mismatch is taken over tokens that these very weights sampled: older ones

@@ -10,6 +10,7 @@ Invariants:
 Memory: slots * context * (bytes per token of keys and values) plus 4 + 4 + 2 * L * K bytes per position.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -43,6 +44,7 @@ class LocalEngine:
         self._cache = SlotCache(config.slots, config.context)
         self._waiting: deque[Request] = deque()
         self._running: list[Running] = []
+        self._released: set[str] = set()  # sessions that end with the request that they still have
         self.sampled_tokens = 0
 
     @property
@@ -51,17 +53,16 @@ class LocalEngine:
         return bool(self._waiting or self._running)
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises UserError when it cannot fit into the context at all."""
-        if not 0 < len(request.ids_T) < self.config.context:
-            raise UserError(
-                f"request of {len(request.ids_T)} tokens: the engine's context holds {self.config.context} "
-                "and at least one must be sampled; shorten the prompt or raise engine.context"
-            )
+        """Queue a request. Raises UserError, and queues nothing, when it can never be served."""
+        _check(request, self.config.context, self.model.config.vocab_size)
         self._waiting.append(request)
 
     def release(self, session: str) -> None:
-        """Forget a session that has no running request."""
-        self._slots.drop(session)
+        """Forget a session: now, or when the request that it still has is finished; till then its slot is in use."""
+        if any(request.session == session for request in (*self._waiting, *(r.request for r in self._running))):
+            self._released.add(session)
+        else:
+            self._slots.drop(session)
 
     def set_version(self, version: PolicyVersion) -> None:
         """The weights were changed, between two steps, by a replica that checked them."""
@@ -105,24 +106,31 @@ class LocalEngine:
             slot = self._slots.take(request.session)
             if slot is None:
                 break
-            running = self._place(request, slot, key)
-            widest = max(widest, running.length - running.cached)
+            cached, source = self._reusable(request.ids_T, slot, key)
+            widest = max(widest, len(request.ids_T) - cached)
             if admitted and widest * (len(admitted) + 1) > self.config.prefill_tokens:
                 self._slots.rest(request.session)
                 break
             self._waiting.popleft()
-            if running.cached == 0:
+            if cached == 0:
                 computing.add(key[1])
-            admitted.append(running)
+            admitted.append(self._place(request, slot, key, cached, source))
         self._waiting.extendleft(reversed(postponed))
         self._running.extend(admitted)
         return admitted
 
-    def _place(self, request: Request, slot: int, key: tuple[PolicyVersion, bytes]) -> Running:
+    def _reusable(self, ids_T: np.ndarray, slot: int, key: tuple[PolicyVersion, bytes]) -> tuple[int, int]:
+        """How many leading rows need no computing, and whose they are: the session's own, or an equal prompt's."""
+        own = self._slots.agreeing(slot, ids_T)
+        source = self._slots.with_prompt(key) if own == 0 else None
+        return (own, slot) if source is None else (len(ids_T) - 1, source)
+
+    def _place(
+        self, request: Request, slot: int, key: tuple[PolicyVersion, bytes], cached: int, source: int
+    ) -> Running:
         slots, ids_T = self._slots, request.ids_T
-        cached = slots.agreeing(slot, ids_T)
-        if cached == 0 and (source := slots.with_prompt(key)) is not None and source != slot:
-            cached = len(ids_T) - 1
+        slots.overwrite(slot, cached if source == slot else 0)
+        if source != slot:
             self._cache.copy(source, slot, cached)
             slots.routes_SCLK[slot, :cached] = slots.routes_SCLK[source, :cached]
         slots.ids_SC[slot, : len(ids_T)] = ids_T
@@ -191,7 +199,37 @@ class LocalEngine:
             spans=running.spans(),
             finish=finish,
         )
-        slots.rest(request.session)
+        if request.session in self._released:
+            self._released.remove(request.session)
+            slots.drop(request.session)
+        else:
+            slots.rest(request.session)
         if self.log is not None:
             self.log.add(request.session, request.ids_T, generation.ids_N)
         return generation
+
+
+def _check(request: Request, context: int, vocab_size: int) -> None:
+    """Refuse what would break a pass that other requests share. Raises UserError."""
+    ids_T = request.ids_T
+    if ids_T.dtype != np.int32 or ids_T.ndim != 1:
+        raise UserError(f"session {request.session}: ids must be int32 [T], got {ids_T.dtype} {list(ids_T.shape)}")
+    if not 0 < len(ids_T) < context:
+        raise UserError(
+            f"session {request.session}: request of {len(ids_T)} tokens, but the engine's context holds {context} "
+            "and at least one must be sampled; shorten the prompt or raise engine.context"
+        )
+    if ids_T.min() < 0 or ids_T.max() >= vocab_size:
+        raise UserError(
+            f"session {request.session}: token ids from {ids_T.min()} to {ids_T.max()}, "
+            f"but the model's vocabulary is 0 to {vocab_size - 1}; tokenizer and model do not belong together"
+        )
+    limits = (
+        ("max_tokens", request.max_tokens, 1, math.inf),
+        ("temperature", request.temperature, 0.0, math.inf),
+        ("seed", request.seed, 0, 1 << 64),
+        ("routes_from", request.routes_from, 0, len(ids_T) + 1),
+    )
+    for name, value, least, end in limits:
+        if not least <= value < end:
+            raise UserError(f"session {request.session}: {name} is {value}, expected {least} <= {name} < {end}")

@@ -9,7 +9,7 @@ from etude.inference.engine import Request
 from etude.records import MISSING_ROUTE, PolicyVersion, VersionSpan
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A request that holds a slot.
 
@@ -88,6 +88,12 @@ class Slots:
             del self._by_prompt[old]
         if prompt is not None:
             self._by_prompt[prompt] = slot
+
+    def overwrite(self, slot: int, start: int) -> None:
+        """Rows from `start` on get other tokens: a prompt that reaches beyond them is no longer held here."""
+        held = self.prompt_S[slot]
+        if held is not None and len(held[1]) // self.ids_SC.itemsize - 1 > start:  # a copy leaves the last token out
+            self.set_prompt(slot, None)
 
     def with_prompt(self, prompt: tuple[PolicyVersion, bytes]) -> int | None:
         """A slot that holds this prompt, computed by this version."""

@@ -14,12 +14,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from etude.inference.engine import Generation, Request
-from etude.inference.local.canary import canary_logprobs
+from etude.inference.local.canary import LENGTH, canary_logprobs
 from etude.inference.local.engine import LocalEngine
 from etude.records import InfraError, PolicyVersion, UserError
 from etude.weights import Chain, Replica
+from etude.weights.replica import Staged
 
 CANARY_TOLERANCE = 1e-4  # equal code and equal bits give 0; one optimizer step was seen to move the canary by 1e-2
 
@@ -32,6 +34,7 @@ class AsyncEngine:
         self.gate = asyncio.Lock()  # held during a pass; whoever changes weights holds it too
         self._futures: dict[str, asyncio.Future[Generation]] = {}
         self._wake = asyncio.Event()
+        self._trouble: InfraError | None = None
         self._loop = asyncio.create_task(self._serve())
 
     async def generate(self, request: Request) -> Generation:
@@ -39,11 +42,11 @@ class AsyncEngine:
         return await self.submit(request)
 
     def submit(self, request: Request) -> asyncio.Future[Generation]:
-        """Queue a request; the future ends with its generation."""
-        if self._loop.done():
-            raise InfraError("the engine's loop has ended")
+        """Queue a request; the future ends with its generation, or with InfraError when the engine stops."""
+        if self._trouble is not None:
+            raise InfraError(str(self._trouble))
         if request.session in self._futures:
-            raise ValueError(f"session {request.session} has a request running already")
+            raise UserError(f"session {request.session} has a request running already; wait for its answer")
         self.engine.submit(request)
         future = self._futures[request.session] = asyncio.get_running_loop().create_future()
         self._wake.set()
@@ -55,12 +58,19 @@ class AsyncEngine:
 
     async def close(self) -> None:
         """Stop serving; running requests fail."""
+        self.stop(InfraError("the engine was closed"))
+        await asyncio.wait([self._loop])
+
+    def stop(self, trouble: InfraError) -> None:
+        """Serve nothing from now on: what is running, and what comes later, ends with `trouble`."""
+        if self._trouble is None:
+            self._trouble = trouble
         self._loop.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._loop
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(self._trouble)
 
     async def _serve(self) -> None:
-        trouble: BaseException = InfraError("the engine was closed")
         try:
             while True:
                 if not self.engine.busy:
@@ -74,12 +84,8 @@ class AsyncEngine:
                         future.set_result(generation)
                 await asyncio.sleep(0)  # let calls in between two passes
         except Exception as error:
-            trouble = InfraError(f"the engine broke: {error!r}")
+            self.stop(InfraError(f"the engine broke: {error!r}"))
             raise
-        finally:
-            for future in self._futures.values():
-                if not future.done():
-                    future.set_exception(trouble)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -140,24 +146,41 @@ class EngineService:
         """Move to the head of the chain. The pause covers the scatter, the digest and the canary, nothing else.
 
         Raises WeightsError, with the old weights in place and served, when the data does not match, and InfraError when
-        the canary does not.
+        the canary does not. After that, or when the old weights cannot be proven any more, the engine serves nothing:
+        what it would compute has no version.
         """
+        if len(trainer_canary) != LENGTH - 1:
+            raise ValueError(f"canary: the trainer sent {len(trainer_canary)} logprobs, expected {LENGTH - 1}")
         started = time.perf_counter()
         staged = await asyncio.to_thread(self.replica.prepare, self.chain)
         prepared = time.perf_counter()
         async with self.engine.gate:
             paused = time.perf_counter()
-            version = self.replica.commit(staged)
-            own_canary = canary_logprobs(self.engine.engine.model)
-            gap = max(abs(own - wanted) for own, wanted in zip(own_canary, trainer_canary, strict=True))
-            if not gap <= CANARY_TOLERANCE:
-                raise InfraError(
-                    f"version {version}: the canary prompt differs from the trainer's by {gap:.2g}; "
-                    "the engine does not compute with the weights it holds"
-                )
+            version = self._commit(staged)
+            gap = self._canary_gap(version, trainer_canary)
             self.engine.engine.set_version(version)
             resumed = time.perf_counter()
         return Acknowledgement(version, resumed - paused, prepared - started, gap)
+
+    def _commit(self, staged: Staged) -> PolicyVersion:
+        try:
+            return self.replica.commit(staged)
+        except BaseException as error:
+            if self.replica.version != self.engine.engine.version:  # rolling back did not restore what was served
+                self.engine.stop(InfraError(f"the engine stopped, its weights are of no version: {error}"))
+            raise
+
+    def _canary_gap(self, version: PolicyVersion, trainer_canary: Sequence[float]) -> float:
+        own_canary = canary_logprobs(self.engine.engine.model)
+        gap = float(np.abs(np.subtract(own_canary, trainer_canary)).max())  # NaN wins a numpy max, not a built-in one
+        if not gap <= CANARY_TOLERANCE:
+            trouble = InfraError(
+                f"version {version}: the canary prompt differs from the trainer's by {gap:.2g}; "
+                "the engine does not compute with the weights it holds"
+            )
+            self.engine.stop(trouble)
+            raise trouble
+        return gap
 
     async def close(self) -> None:
         """Stop serving."""

@@ -21,6 +21,7 @@ from etude.tasks.katas.tokens import FaultKind, Mutation, Program, edit_for, mut
 
 _VAGUE = 0.4  # share of tier 4 that is a program of tier 3 whose faulty clause lacks its detail
 _FAULT_TRIES = 4  # in one program, before another one is drawn
+_LOCATED_TIERS = (1, 2)  # their prompts name the faulty line, as many bug reports do
 _LONGEST_EXAMPLE = 44  # characters; two examples must be shorter to fit into a tight prompt
 _LONGEST_OF_TWO = 30
 _LONGEST_VALUE = len("gives ") + 16
@@ -69,7 +70,7 @@ def _break(rng: random.Random, program: Program, tier: int, vague: bool, config:
         )
         if chosen is not None:
             examples, tests, shown = chosen
-            prompt = _prompt(faulty, mutation.line if vague else None, shown)
+            prompt = _prompt(faulty, mutation.line, vague, tier in _LOCATED_TIERS, shown)
             return Kata(tier, mutation.kind, faulty, program.source, edits[1], examples, tests, prompt)
     return None
 
@@ -110,8 +111,12 @@ def _choose_tests(
     )
 
 
-def _prompt(faulty: Program, vague: int | None, examples: list[str]) -> str:
-    """What the agent reads: the clauses, the numbered file, the failing examples."""
-    clauses = [line.vague if index == vague else line.clause for index, line in enumerate(faulty.lines)]
+def _prompt(faulty: Program, fault: int, vague: bool, located: bool, examples: list[str]) -> str:
+    """What the agent reads: the clauses, the numbered file, in easy tiers the faulty line, the failing examples.
+
+    fault: index of the faulty body line. vague: its clause lacks the detail. located: its number is told.
+    """
+    clauses = [line.vague if vague and index == fault else line.clause for index, line in enumerate(faulty.lines)]
     numbered = [f"{number} {line}" for number, line in enumerate(faulty.source.splitlines(), 1)]
-    return "\n".join([f"f: {'; '.join(clauses)}", *numbered, *examples])
+    where = [f"line {fault + 2}"] if located else []
+    return "\n".join([f"f: {'; '.join(clauses)}", *numbered, *where, *examples])
