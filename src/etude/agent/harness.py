@@ -13,6 +13,7 @@ from collections import Counter
 
 import numpy as np
 
+from etude.agent.grades import Grades
 from etude.agent.segments import SegmentBuilder
 from etude.agent.template import Malformed, Template
 from etude.agent.tools import Answer, Toolbox
@@ -20,7 +21,6 @@ from etude.config.agent import AgentConfig
 from etude.inference.engine import Engine, Finish, Generation, Request
 from etude.machines import Fleet, WorkspaceError
 from etude.records import InfraError, Origin, Outcome, Rollout, Segment, Task
-from etude.tasks import grade
 
 
 class Agent:
@@ -41,11 +41,13 @@ class Agent:
         await rollout.work()
         return rollout.finished_segments()
 
-    async def run(self, task: Task, rollout_id: str, group_id: str, seed: int, attempt: int = 0) -> Rollout:
-        """One attempt at `task`. Equal seeds give equal rollouts for equal weights."""
+    async def run(
+        self, task: Task, rollout_id: str, group_id: str, seed: int, attempt: int = 0, grades: Grades | None = None
+    ) -> Rollout:
+        """One attempt at `task`. Equal seeds give equal rollouts for equal weights. `grades`: shared by a group."""
         rollout = _Rollout(self, task, rollout_id, seed)
         try:
-            outcome, detail = await rollout.play()
+            outcome, detail = await rollout.play(grades or Grades(task, self.fleet))
         except InfraError as error:
             outcome, detail = Outcome.INFRA_FAULT, str(error)
         except WorkspaceError as error:  # the agent's program broke the file that was to be graded
@@ -83,13 +85,13 @@ class _Rollout:
         """All segments with at least one sampled token."""
         return [*self._segments, *([self._window.build()] if self._window.routes_held else [])]
 
-    async def play(self) -> tuple[Outcome, str]:
+    async def play(self, grades: Grades) -> tuple[Outcome, str]:
         """Work in a machine of its own, then be graded in a fresh one."""
         stop, files = await self.work()
         if stop is not None:
             return stop
         started = time.perf_counter()
-        verdict = await grade(self.task, {**self.task.files, **files}, self.agent.fleet)
+        verdict = await grades.of(files)
         self.seconds["grade"] += time.perf_counter() - started
         return verdict.outcome, verdict.detail
 

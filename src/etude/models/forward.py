@@ -50,13 +50,15 @@ def next_token_logprobs(
     """Log-probability and entropy of the wanted tokens given what precedes them.
 
     ids_BT: int64. doc_BT, trunk_B: see `packed_inputs`.
-    wanted_BT: bool, which tokens to score; none may be the first of a row.
+    wanted_BT: bool, which tokens to score; ValueError when one is the first of its document.
     temperature: the sampling temperature; log-probabilities are of the tempered distribution.
     Returns two fp32 tensors of length wanted_BT.sum(), in row-major order. Only the wanted positions pass through the
     output projection: at 2,048 entries it would cost as much as the rest of a small model.
     """
-    if bool(wanted_BT[:, 0].any()):
-        raise ValueError("the first token of a row has nothing before it and cannot be scored")
+    starts_BT = torch.ones_like(wanted_BT)
+    starts_BT[:, 1:] = doc_BT[:, 1:] != doc_BT[:, :-1]
+    if wrong := int((wanted_BT & starts_BT).sum()):
+        raise ValueError(f"{wrong} wanted tokens are the first of their document, so nothing before predicts them")
     context = packed_inputs(doc_BT, model.dtype, trunk_B)
     hidden_BTD = model.model(input_ids=ids_BT, use_cache=False, **context).last_hidden_state
     predicts_BT = torch.zeros_like(wanted_BT)

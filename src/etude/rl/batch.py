@@ -97,6 +97,9 @@ def _collate(trees: Sequence[_Tree]) -> MicroBatch:
     doc = np.full((count, longest), PADDING, np.int64)
     sampled = np.zeros((count, longest), bool)
     routes = np.full((count, longest, n_layers, top_k), MISSING_ROUTE, np.int16)
+    shapes = {segment.routes_TLK.shape[1:] for tree in trees for segment, _ in tree.branches}
+    if len(shapes) > 1:  # numpy would spread one expert over all
+        raise ValueError(f"batch: routes of several [layers, experts] together: {sorted(map(list, shapes))}")
     for b, tree in enumerate(trees):
         first, at = tree.branches[0][0], tree.trunk
         ids[b, :at], doc[b, :at], routes[b, :at] = first.ids_T[:at], 0, first.routes_TLK[:at]

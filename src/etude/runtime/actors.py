@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etude.agent import Agent, Template
+from etude.agent import Agent, Grades, Template
 from etude.config.jobs import RLJob
 from etude.corpus import Tokenizer
 from etude.inference import EngineClient, EngineLog, Request
@@ -122,8 +122,11 @@ class WorkerHost:
         agent = await self._ready()
         task = self.source.task(group)
         size = self.job.rl.group_size
+        grades = Grades(task, agent.fleet)
         runs = [
-            agent.run(task, f"g{group}-{member}-a{attempt}", f"g{group}", self._seed(group, member, attempt), attempt)
+            agent.run(
+                task, f"g{group}-{member}-a{attempt}", f"g{group}", self._seed(group, member, attempt), attempt, grades
+            )
             for member in range(size)
         ]
         return list(await asyncio.gather(*runs))
