@@ -109,9 +109,14 @@ class _Rollout:
     async def _turns(self, tools: Toolbox) -> tuple[Outcome, str] | None:
         """Turn after turn until the agent finishes (None: to be graded) or runs out of its budget."""
         config, template = self.agent.config, self.agent.template
+        if not self._has_room():
+            return Outcome.OVERLONG, f"a task of {len(self._window)} tokens leaves no room for a turn"
         while self.counts["turns"] < config.max_turns:
-            if config.context - len(self._window) < config.reserve and not await self._summarize():
-                return Outcome.OVERLONG, f"more than {config.max_summaries} summaries"
+            if not self._has_room():
+                if not await self._summarize():
+                    return Outcome.OVERLONG, f"more than {config.max_summaries} summaries"
+                if not self._has_room():
+                    return Outcome.OVERLONG, f"task and summary, {len(self._window)} tokens, leave no room for a turn"
             self.counts["turns"] += 1
             generation = await self._sample(config.max_action)
             call = template.parse(generation.ids_N)
@@ -123,6 +128,10 @@ class _Rollout:
             self.counts["tool_errors"] += answer.error
             self._window.add(template.observation(answer.text, config.max_observation), Origin.OBSERVATION)
         return Outcome.OVERLONG, f"more than {config.max_turns} turns"
+
+    def _has_room(self) -> bool:
+        """Whether one more turn, the request for a summary and the summary fit into the window."""
+        return self.agent.config.context - len(self._window) >= self.agent.config.reserve
 
     async def _summarize(self) -> bool:
         """Ask for a summary and go on from it in a new window. False when the budget of summaries is used up.
@@ -163,5 +172,6 @@ class _Rollout:
 
 
 def call_seed(seed: int, call: int) -> int:
-    """A seed for the `call`-th request of a rollout: distinct for all (seed, call), equal on every machine."""
+    """A seed for the `call`-th request of a rollout: distinct for all (seed, call) with seeds below 2**32, equal on
+    every machine."""
     return zlib.crc32(np.array([seed, call], np.int64).tobytes()) | (seed & 0xFFFFFFFF) << 32
