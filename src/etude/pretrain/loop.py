@@ -97,7 +97,7 @@ def _train_step(
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, rows: Rows, rows_per_pass: int) -> float:
-    """Weighted mean negative log-likelihood, in nats. Sums first, one division."""
+    """Weighted mean negative log-likelihood, in nats. Sums first, one division; NaN when nothing was held out."""
     model.eval()
     total, count = 0.0, 0.0
     for start in range(0, len(rows), rows_per_pass):
@@ -105,7 +105,7 @@ def held_out_loss(model: PreTrainedModel, rows: Rows, rows_per_pass: int) -> flo
         total -= float((weights_N * logprobs_N).double().sum())
         count += float(weights_N.sum())
     model.train()
-    return total / count
+    return total / count if count else math.nan
 
 
 def _logprobs(model: PreTrainedModel, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:

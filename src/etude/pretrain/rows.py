@@ -12,7 +12,7 @@ import numpy as np
 
 from etude.corpus import PackedTokens
 from etude.models import PADDING
-from etude.records import Segment
+from etude.records import Segment, UserError
 
 OPEN_ROWS = 16
 
@@ -40,7 +40,7 @@ def corpus_rows(packed: PackedTokens) -> Rows:
 
 def demonstration_rows(segments: Sequence[Segment], length: int, prompt_weight: float) -> Rows:
     """Pack segments into rows of `length` tokens; a segment is never split. Sampled tokens weigh 1, others
-    `prompt_weight`. Raises ValueError for a segment longer than a row.
+    `prompt_weight`. Raises UserError for a segment longer than a row.
     """
     groups = list(_fill(segments, length))
     ids_NS = np.zeros((len(groups), length), np.int32)
@@ -58,9 +58,11 @@ def demonstration_rows(segments: Sequence[Segment], length: int, prompt_weight: 
 
 def shuffled(count: int, seed: int, rows_per_step: int, start_step: int) -> Iterator[np.ndarray]:
     """Row numbers of step after step, for ever; a new order each epoch. Depends on the arguments alone, so a resumed
-    run sees what the killed one would have seen."""
+    run sees what the killed one would have seen. Raises UserError when there are too few rows for one step."""
     if count < rows_per_step:
-        raise ValueError(f"{count} rows are fewer than the {rows_per_step} of one step")
+        raise UserError(
+            f"{count} rows are fewer than the {rows_per_step} of one step; lower rows_per_step or give more data"
+        )
     per_epoch = count // rows_per_step
     step = start_step
     while True:
@@ -77,7 +79,10 @@ def _fill(segments: Sequence[Segment], length: int) -> Iterator[list[Segment]]:
     for segment in segments:
         size = len(segment)
         if size > length:
-            raise ValueError(f"a demonstration has {size} tokens, a row holds {length}")
+            raise UserError(
+                f"a demonstration has {size} tokens, a row holds {length}; "
+                "build the corpus with a corpus.sequence_length of at least agent.context"
+            )
         fitting = [index for index, (used, _) in enumerate(open_rows) if used + size <= length]
         if fitting:
             used, group = open_rows.pop(max(fitting, key=lambda index: open_rows[index][0]))
