@@ -33,7 +33,10 @@ def _measured(job: EvalJob, checkpoint: CheckpointConfig, run: Path, out: Path) 
     name, label, folder = checkpoint.name, checkpoint.label, run / checkpoint.folder
     path = out / f"{name}.json"
     if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=EvalResult)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=EvalResult)
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{path}: not a result ({error}); delete it to measure again") from None
     with progress(f"eval: {label}", 1.0) as update:
         result, rollouts = evaluate_model(job, folder, name, label, update)
         mean = result.pass_at_1

@@ -84,10 +84,13 @@ async def _attempt_all(
             solved = sum(rollout.outcome is Outcome.SOLVED for rollout in finished)
             on_progress(len(finished) / total, f"{solved} of {len(finished)} solved")
 
-        async with asyncio.TaskGroup() as group:
-            for sample in range(job.evaluate.samples):
-                for number, task in enumerate(tasks):
-                    group.create_task(attempt(sample * len(tasks) + number, task))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sample in range(job.evaluate.samples):
+                    for number, task in enumerate(tasks):
+                        group.create_task(attempt(sample * len(tasks) + number, task))
+        except ExceptionGroup as errors:  # the others were cancelled for it
+            raise errors.exceptions[0] from None
         return finished
     finally:
         await served.close()
