@@ -44,9 +44,7 @@ def main() -> None:
         app(standalone_mode=False)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):  # the first is what a Ctrl-C within a command becomes
         print("\nstopped; run the same command again to go on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
     except (UserError, InfraError) as error:
