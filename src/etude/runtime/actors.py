@@ -42,10 +42,14 @@ class RunPaths:
 class TrainerHost:
     """Owns the policy being trained, its optimizer and the head of the chain."""
 
-    def __init__(self, job: RLJob, checkpoint: Path | None) -> None:
+    def __init__(self, job: RLJob) -> None:
         use_threads(job.runtime.trainer_threads)
         self.job, self.paths = job, RunPaths(job)
-        self.trainer = Trainer(load_model(self.paths.start, job.dtype), job.rl)
+
+    def start(self, checkpoint: Path | None) -> None:
+        """Load the model or the checkpoint, and make it the head of the chain. Not done at construction: an error of an
+        actor's constructor loses its kind on the way to the driver."""
+        self.trainer = Trainer(load_model(self.paths.start, self.job.dtype), self.job.rl)
         if checkpoint is not None:
             load_trainer(checkpoint, self.trainer)
         chain = Chain(str(self.paths.chain))
@@ -113,7 +117,6 @@ class WorkerHost:
         use_threads(1)
         self.job, self.name, self.engine = job, name, engine
         self.source = KataSource(job.katas, Split.TRAIN)
-        self.template = Template(Tokenizer.load(RunPaths(job).start))
         self.agent: Agent | None = None
         self._starting = asyncio.Lock()
 
@@ -134,12 +137,13 @@ class WorkerHost:
     async def _ready(self) -> Agent:
         async with self._starting:
             if self.agent is None:
+                template = Template(Tokenizer.load(RunPaths(self.job).start))
                 fleet = ProcessFleet(self.job.machines)
                 await fleet.start()
                 client = EngineClient(
                     lambda requests, released: self.engine.exchange.remote(self.name, requests, released)
                 )
-                self.agent = Agent(client, fleet, self.template, self.job.agent, self.job.rl.temperature)
+                self.agent = Agent(client, fleet, template, self.job.agent, self.job.rl.temperature)
         return self.agent
 
     def _seed(self, group: int, member: int, attempt: int) -> int:

@@ -1,8 +1,10 @@
 """The numbers of one RL step, from what was settled in it.
 
-Invariant: means are over rollouts, never over rows, and what has no reward is in no mean of rewards.
+Invariant: means are over rollouts, never over rows, and what has no reward is in no mean of rewards. A mean over
+nothing is NaN, not 0.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -43,7 +45,7 @@ def step_metrics(settled: Sequence[LedgerEntry], clock: StepClock, tokens_so_far
     flat_groups = {e.rollout.group_id for e in settled if e.disposition is Disposition.NO_GRADIENT}
     solved = sum(rollout.outcome is Outcome.SOLVED for rollout in graded)
     seconds, tokens = clock.finish(tokens_so_far)
-    count = max(1, len(graded))
+    count = len(graded) or math.nan  # anything divided by NaN is NaN
     return {
         "reward_mean": sum(rollout.reward or 0.0 for rollout in graded) / count,
         "solved_rate": solved / count,

@@ -2,7 +2,7 @@
 
 Invariants:
 * every group that was admitted is settled exactly once: trained, dropped with a reason, or run again after
-  infrastructure trouble; `Reconciler.settle` and `take_batch` are the only ways out;
+  infrastructure trouble; `finished`, `ready` (what is too old) and `take_batch` are the only ways out;
 * a group is admitted only if all its rollouts fit under the staleness bound
       (version + O + 1) * B - (accepted + reserved) >= G
   B rollouts of a step, O allowed lag, accepted = rollouts in finished batches and in the buffer, reserved = running;
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from etude.config.rl import RLConfig
-from etude.records import Outcome, Rollout
+from etude.records import Outcome, Rollout, UserError
 from etude.records.ledger import Disposition, LedgerEntry
 from etude.rl import group_advantages, has_gradient
 
@@ -58,6 +58,11 @@ class Reconciler:
     """Admits groups, takes their results, makes batches."""
 
     def __init__(self, config: RLConfig, max_in_flight: int) -> None:
+        if max_in_flight < config.group_size:
+            raise UserError(
+                f"runtime.max_in_flight = {max_in_flight} holds no group of rl.group_size = {config.group_size}; "
+                "raise the one or lower the other"
+            )
         self.config = config
         self.max_in_flight = max_in_flight
         self.version = 0
@@ -167,7 +172,7 @@ class Reconciler:
 
     def _drop_stale(self) -> None:
         for group, rollouts in list(self._buffer.items()):
-            oldest = min(version.step for rollout in rollouts for version in rollout.versions)
+            oldest = min((v.step for rollout in rollouts for v in rollout.versions), default=self.version)
             if self.version - oldest > self.config.max_staleness:
                 del self._buffer[group]
                 self._accepted -= len(rollouts)

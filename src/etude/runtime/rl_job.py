@@ -9,22 +9,25 @@ same weights and the same position in the task stream. Steps after the commit ar
 
 import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
 from etude.config import to_toml
 from etude.config.jobs import RLJob
 from etude.observe import MetricsLog, progress
-from etude.records import InfraError, write_atomic
-from etude.records.ledger import write_ledger
+from etude.records import InfraError, UserError, write_atomic
+from etude.records.ledger import ledger_files, ledger_path, write_ledger
 from etude.runtime.actors import EngineHost, RunPaths, TrainerHost, WorkerHost
 from etude.runtime.checkpoint import newest
 from etude.runtime.metrics import StepClock, step_metrics
 from etude.runtime.reconciler import Batch, Reconciler
+from etude.weights import WeightsError
 
 ENGINE_CALLS = 64  # one exchange of each worker, an update, and questions
 MAX_ATTEMPTS = 5  # a group that meets infrastructure trouble this often ends the run: something is broken
@@ -40,6 +43,7 @@ def reinforce(job: RLJob) -> Path:
         return paths.model
     write_atomic(paths.rl / "config.toml", to_toml(job))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # or each start prints a warning about its defaults
     ray.init(
         address=job.runtime.address,
         num_cpus=None if job.runtime.address else 2,
@@ -48,10 +52,29 @@ def reinforce(job: RLJob) -> Path:
         configure_logging=False,
     )
     try:
-        asyncio.run(_run(job))
+        with _errors_of_actors(paths):
+            asyncio.run(_run(job))
     finally:
         ray.shutdown()
     return paths.model
+
+
+@contextlib.contextmanager
+def _errors_of_actors(paths: RunPaths) -> Iterator[None]:
+    """Errors as the actors raised them: Ray wraps each in one whose message is a traceback of many lines."""
+    try:
+        yield
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, WeightsError):
+            again = "unless another run writes there, delete this folder: it is made again from the last checkpoint"
+            raise UserError(f"{paths.chain}: {cause}; {again}") from None
+        if isinstance(cause, UserError | InfraError):
+            raise cause from None
+        raise  # a bug keeps the actor's traceback
+    except RayError as error:
+        said = str(error).strip().splitlines()[-1].strip()
+        raise InfraError(f"rl: an actor died ({said}); run the same command again to go on") from error
 
 
 async def _run(job: RLJob) -> None:
@@ -70,8 +93,8 @@ def _actor(host: type, calls_at_once: int) -> Any:
 async def _actors(job: RLJob) -> AsyncIterator["_Run"]:
     """Start trainer, engine and workers, in the order in which they need each other."""
     saved = newest(RunPaths(job).checkpoints)
-    trainer = _actor(TrainerHost, 1).remote(job, saved[0] if saved else None)
-    await trainer.canary.remote()  # the engine starts from the chain, so it must have a head
+    trainer = _actor(TrainerHost, 1).remote(job)
+    await trainer.start.remote(saved[0] if saved else None)  # the engine starts from the chain: it must have a head
     engine = _actor(EngineHost, ENGINE_CALLS).remote(job)
     await engine.start.remote()
     worker = _actor(WorkerHost, job.runtime.max_in_flight)
@@ -93,6 +116,9 @@ class _Run:
         if state is not None:
             self.reconciler.restore(state)
         self.metrics = MetricsLog(self.paths.metrics, resume_from=self.reconciler.version)
+        for path in ledger_files(self.paths.ledger):  # of steps after the commit, which are done again
+            if path >= ledger_path(self.paths.ledger, self.reconciler.version):
+                path.unlink()
         self.clock = StepClock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -173,11 +199,16 @@ class _Run:
         }
 
     async def _account(self, measured: dict[str, Any]) -> str:
-        """Ledger and metrics of the step that was just published."""
+        """Ledger and metrics of the step that was just published.
+
+        Nothing is awaited between draining and the state that is committed: a group settled in between would be in the
+        commit's position but in no ledger.
+        """
         step = self.reconciler.version - 1
+        tokens = await self.engine.sampled_tokens.remote()
         settled = self.reconciler.drain_settled()
-        write_ledger(self.paths.ledger / f"step-{step:06d}.parquet", settled)
-        row = step_metrics(settled, self.clock, await self.engine.sampled_tokens.remote()) | measured
+        write_ledger(ledger_path(self.paths.ledger, step), settled)
+        row = step_metrics(settled, self.clock, tokens) | measured
         self.metrics.write(step, **row)
         return f"reward {row['reward_mean']:.2f}, {row['step_s']:.1f} s a step, lag {row['staleness_mean']:.1f}"
 
