@@ -58,12 +58,20 @@ def _forward(
 
     up_HDR = self.kv_b_proj.weight.view(-1, self.qk_nope_head_dim + self.v_head_dim, self.kv_lora_rank)
     up_key_HNR, up_value_HVR = up_HDR.split([self.qk_nope_head_dim, self.v_head_dim], dim=1)
-    q_BHQR = torch.matmul(q_BHQN, up_key_HNR)
+    q_BHQR = _per_head(q_BHQN, up_key_HNR)
     # All heads share one latent key, so heads and queries form one batch-wise matrix product.
     q_flat = torch.cat((q_BHQR, q_BHQP), -1).flatten(1, 2)
     keys = torch.cat((latent_B1SR, k_B1SP), -1)[:, 0]
     scores = (torch.matmul(q_flat, keys.transpose(1, 2)) * self.scaling).view(rows, -1, new, keys.shape[1])
     weights = (scores.float() + attention_mask).softmax(-1).to(scores.dtype)
     mixed_BHQR = torch.matmul(weights.flatten(1, 2), latent_B1SR[:, 0]).view(rows, -1, new, self.kv_lora_rank)
-    out_BHQV = torch.matmul(mixed_BHQR, up_value_HVR.transpose(1, 2))
+    out_BHQV = _per_head(mixed_BHQR, up_value_HVR.transpose(1, 2))
     return self.o_proj(out_BHQV.transpose(1, 2).flatten(2)), None
+
+
+def _per_head(states_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
+    """[B, H, Q, X] times each head's [X, Y]: H products over all rows at once. Left to broadcasting it would be B * H
+    tiny ones, which took three times as long at 90 rows."""
+    rows, heads, new, width = states_BHQX.shape
+    flat_HNX = states_BHQX.transpose(0, 1).reshape(heads, rows * new, width)
+    return torch.bmm(flat_HNX, weight_HXY).view(heads, rows, new, -1).transpose(0, 1)
