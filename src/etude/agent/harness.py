@@ -19,7 +19,7 @@ from etude.agent.template import Malformed, Template
 from etude.agent.tools import Answer, Toolbox
 from etude.config.agent import AgentConfig
 from etude.inference.engine import Engine, Finish, Generation, Request
-from etude.machines import Fleet, WorkspaceError
+from etude.machines import Fleet, LazyMachine, WorkspaceError
 from etude.records import InfraError, Origin, Outcome, Rollout, Segment, Task
 
 
@@ -97,14 +97,9 @@ class _Rollout:
 
     async def work(self) -> tuple[tuple[Outcome, str] | None, dict[str, str]]:
         """Open a machine and use it: how the budget ran out (None: the agent finished), and what it left behind."""
-        started = time.perf_counter()
-        machine = await self.agent.fleet.open(self.task.files)
-        try:
-            self.seconds["tool"] += time.perf_counter() - started
+        async with LazyMachine(self.agent.fleet, self.task.files) as machine:
             tools = Toolbox(self.task, machine, self.agent.config.run_timeout_s)
             return await self._turns(tools), {tools.file: await machine.read(tools.file)}
-        finally:
-            await machine.close()
 
     async def _turns(self, tools: Toolbox) -> tuple[Outcome, str] | None:
         """Turn after turn until the agent finishes (None: to be graded) or runs out of its budget."""
