@@ -42,8 +42,8 @@ async def session(machine) -> list[object]:
 
 def test_a_lazy_machine_answers_as_one_that_was_opened_at_once():
     async def both():
-        async with ProcessFleet(MachinesConfig()) as fleet:
-            async with LazyMachine(fleet, FILES) as lazy, await fleet.open(FILES) as eager:
+        async with ProcessFleet(MachinesConfig()) as fleet, LazyMachine(fleet, FILES) as lazy:
+            async with await fleet.open(FILES) as eager:
                 return await session(lazy), await session(eager)
 
     lazy, eager = asyncio.run(both())

@@ -1,8 +1,8 @@
 """A machine that is made when something has to run in it.
 
-Invariant: to its user it is the machine that `fleet.open(files)` would have given at once. Before the first program runs,
-a machine holds nothing but its files, so they can as well be held here: an agent that only reads and edits costs no
-machine at all.
+Invariant: to its user it is the machine that `fleet.open(files)` would have given at once. Before the first program
+runs, a machine holds nothing but its files, so they can as well be held here: an agent that only reads and edits costs
+no machine at all.
 """
 
 from collections.abc import Mapping, Sequence
