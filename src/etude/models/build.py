@@ -4,12 +4,14 @@ Invariant: a model is a plain `transformers` module, so every checkpoint written
 a folder becomes visible only when it is whole.
 """
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, DeepseekV3Config, PreTrainedConfig, PreTrainedModel, Qwen3MoeConfig
 from transformers.utils import logging as hf_logging
 
@@ -59,7 +61,10 @@ def save_model(model: PreTrainedModel, folder: str | Path, also: Callable[[Path]
     """Write a Hugging Face folder, whole or not at all. `also` puts further files into it, such as the tokenizer."""
     hf_logging.disable_progress_bar()  # Étude has bars of its own
     with directory_atomic(folder) as temporary:
-        model.save_pretrained(temporary)
+        try:
+            model.save_pretrained(temporary)
+        except SafetensorError as error:  # an error of the system, but without its number
+            raise OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error)) from error
         if also is not None:
             also(temporary)
         extra = _ROUTER_KEYS.get(model.config.model_type)

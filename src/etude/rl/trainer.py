@@ -5,6 +5,7 @@ gradients; the reference model routes for itself.
 """
 
 import copy
+import io
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,9 @@ class Trainer:
 
     def save(self, file: Path) -> None:
         """Write all that a resumed trainer needs besides the reference model."""
-        torch.save({"step": self.step, "optimizer": self.optimizer.state_dict()}, file)
+        buffer = io.BytesIO()  # torch's own writer tells of a full disk as "unexpected pos 576 vs 534"
+        torch.save({"step": self.step, "optimizer": self.optimizer.state_dict()}, buffer)
+        file.write_bytes(buffer.getbuffer())
 
     def load(self, file: Path) -> None:
         """Restore what `save` wrote, weights included. Raises UserError for a file that is not one."""
