@@ -3,6 +3,7 @@
 Invariant: what the user did wrong is one line on stderr and exit status 2, without a traceback; a bug keeps its own.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +41,9 @@ PASS_AT_1 = "pass@1 on held-out tasks, 95 % intervals"
 
 def main() -> None:
     """Entry point: errors of the user and of the infrastructure become one line."""
+    # Threads that wait for each other must sleep, not spin: with one other busy process on two cores, a training step
+    # was seen to take 7 times as long with spinning. Read by OpenMP when torch is first imported, here and in actors.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(standalone_mode=False)
     except typer.Exit as stop:

@@ -53,8 +53,8 @@ HEALTH = (
         (("grad_norm", "gradient norm", 1),),
     ),
     Curve(
-        "KL, sampler to trainer (k1)",
-        "Mean of log p(sampler) minus log p(trainer) over trained tokens: near zero, growing only with staleness.",
+        "KL to the policy RL started from (k1)",
+        "Mean of log p(policy) minus log p(reference) over trained tokens: it grows as the policy moves away.",
         "nats per token",
         (("kl_k1", "k1", 4),),
         from_zero=True,
