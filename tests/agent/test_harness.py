@@ -50,6 +50,13 @@ def test_the_right_edit_is_solved() -> None:
     assert "hidden_tests.py" not in fleet.opened[0].seen_at_exec
 
 
+def test_who_only_reads_and_edits_needs_no_machine_but_the_one_for_grading() -> None:
+    fleet = FolderFleet()
+    rollout = run(Player([call("view"), fix_of(KATA), call("finish")]), fleet)
+    assert rollout.outcome is Outcome.SOLVED
+    assert len(fleet.opened) == 1
+
+
 def test_a_wrong_edit_is_failed() -> None:
     wrong = call("edit", "1", "f", "g")
     rollout = run(Player([wrong, call("finish")]), FolderFleet())
@@ -61,11 +68,11 @@ def test_a_task_that_was_not_touched_is_failed_without_grading(edits: list[list[
     fleet = Fleet()
     rollout = run(Player([*edits, call("finish")]), fleet)
     assert (rollout.outcome, rollout.detail) == (Outcome.FAILED, "nothing was changed")
-    assert len(fleet.machines) == 1
+    assert fleet.machines == []
 
 
 def test_a_rollout_without_an_end_is_overlong() -> None:
-    engine, fleet = Player([call("view")] * 4), Fleet()
+    engine, fleet = Player([call("run")] * 4), Fleet()
     rollout = run(engine, fleet)
     assert (rollout.outcome, rollout.reward) == (Outcome.OVERLONG, 0.0)
     assert rollout.detail == "more than 4 turns" and len(engine.requests) == 4
@@ -110,14 +117,14 @@ def test_the_file_is_shown_with_line_numbers() -> None:
 def test_a_file_that_the_agent_broke_counts_against_the_agent(count: int) -> None:
     gone = WorkspaceError("machine file 'kata.py': missing")
     fleet = Fleet(errors={("read", n): gone for n in range(count, 9)})
-    rollout = run(Player([call("view"), call("finish")]), fleet)
+    rollout = run(Player([call("run"), call("view"), call("finish")]), fleet)
     assert (rollout.outcome, rollout.reward, rollout.detail) == (Outcome.AGENT_FAULT, 0.0, str(gone))
     assert rollout.counts["tool_errors"] == 1 - count
     assert fleet.machines[0].closed
 
 
 LOST = InfraError("machine: lost")
-ANSWERS = [fix_of(KATA), call("run"), call("view"), call("finish")]
+ANSWERS = [call("run"), fix_of(KATA), call("view"), call("finish")]  # a machine is made by the first run
 TROUBLE = {
     "opening": (Fleet(errors={("open", 0): LOST}), ANSWERS),
     "reading": (Fleet(errors={("read", 1): LOST}), ANSWERS),
@@ -145,7 +152,7 @@ def test_fault_9_harness_failure_scored_as_zero(fleet: Fleet, answers: list[Any]
 
 
 def test_a_bug_is_raised_and_leaves_nothing_behind() -> None:
-    engine, fleet = Player([call("view")]), Fleet(errors={("read", 0): KeyError("a bug")})
+    engine, fleet = Player([call("run"), call("view")]), Fleet(errors={("read", 0): KeyError("a bug")})
     with pytest.raises(KeyError):
         run(engine, fleet)
     assert engine.released == ["r1"] and fleet.machines[0].closed
