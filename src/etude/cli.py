@@ -6,13 +6,13 @@ Invariant: what the user did wrong is one line on stderr and exit status 2, with
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from etude.config import load_config, to_toml
+from etude.config import Config, load_config, to_toml
 from etude.records import InfraError, UserError
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ Configs = Annotated[Path, typer.Option(help="Folder with corpus.toml, pretrain.t
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+C = TypeVar("C", bound=Config)
 PASS_AT_1 = "pass@1 on held-out tasks, 95 % intervals"
 
 
@@ -66,10 +67,7 @@ def corpus_build(config: ConfigFile, override: Overrides = None, dry_run: DryRun
     """Read source trees, drop what should not be learnt, train a tokenizer, pack. Writes RUN/corpus."""
     from etude.config.jobs import CorpusJob
 
-    job = load_config(CorpusJob, config, override or [])
-    if dry_run:
-        print(to_toml(job), end="")
-        return
+    job = _job(CorpusJob, config, override, dry_run)
     from etude.runtime import build_corpus_stage
 
     _show("corpus", build_corpus_stage(job).as_table(), json)
@@ -80,10 +78,7 @@ def pretrain(config: ConfigFile, override: Overrides = None, dry_run: DryRun = F
     """Continue pretraining on RUN/corpus, then imitate demonstrations. Writes RUN/pretrain/{bulk,sft}."""
     from etude.config.jobs import PretrainJob
 
-    job = load_config(PretrainJob, config, override or [])
-    if dry_run:
-        print(to_toml(job), end="")
-        return
+    job = _job(PretrainJob, config, override, dry_run)
     from etude.runtime import pretrain_stage
 
     _show("pretrain", {"model": str(pretrain_stage(job))}, json)
@@ -94,10 +89,7 @@ def rl(config: ConfigFile, override: Overrides = None, dry_run: DryRun = False, 
     """Asynchronous reinforcement learning from RUN/pretrain/sft. Writes RUN/rl."""
     from etude.config.jobs import RLJob
 
-    job = load_config(RLJob, config, override or [])
-    if dry_run:
-        print(to_toml(job), end="")
-        return
+    job = _job(RLJob, config, override, dry_run)
     from etude.runtime import rl_stage
 
     _show("rl", {"model": str(rl_stage(job))}, json)
@@ -108,10 +100,7 @@ def evaluate(config: ConfigFile, override: Overrides = None, dry_run: DryRun = F
     """Measure the run's checkpoints on held-out tasks. Writes RUN/eval."""
     from etude.config.jobs import EvalJob
 
-    job = load_config(EvalJob, config, override or [])
-    if dry_run:
-        print(to_toml(job), end="")
-        return
+    job = _job(EvalJob, config, override, dry_run)
     from etude.runtime import eval_stage
 
     rows = {result.label: _interval(result.pass_at_1) for result in eval_stage(job)}
@@ -138,6 +127,15 @@ def quickstart(configs: Configs = Path("examples/quickstart")) -> None:
     done = run_all(configs)
     _show(PASS_AT_1, {result.label: _interval(result.pass_at_1) for result in done.evaluations}, as_json=False)
     print(f"report: {write_report(done.run)}")
+
+
+def _job(kind: type[C], config: Path, overrides: list[str] | None, dry_run: bool) -> C:
+    """The job that the file and the overrides describe; with --dry-run it is printed and nothing else happens."""
+    job = load_config(kind, config, overrides or [])
+    if dry_run:
+        print(to_toml(job), end="")
+        raise typer.Exit
+    return job
 
 
 def _interval(interval: Any) -> str:

@@ -104,17 +104,31 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
+def _common(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+    """Keys that both shapes share."""
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.dense_size,
+        "moe_intermediate_size": config.expert_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_experts_per_tok": config.experts_per_token,
+        "max_position_embeddings": config.max_positions,
+        "initializer_range": config.init_std,
+        "tie_word_embeddings": config.tie_embeddings,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+    }
+
+
 def _deepseek_v3(config: ModelConfig, vocab_size: int) -> PreTrainedConfig:
     rope = config.head_dim // 2
     return DeepseekV3Config(
+        **_common(config, vocab_size),
         architectures=["DeepseekV3ForCausalLM"],
-        vocab_size=vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.dense_size,
-        moe_intermediate_size=config.expert_size,
-        num_hidden_layers=config.layers,
         first_k_dense_replace=config.dense_layers,
-        num_attention_heads=config.heads,
         num_key_value_heads=config.heads,
         q_lora_rank=None,
         kv_lora_rank=config.kv_rank,
@@ -122,40 +136,21 @@ def _deepseek_v3(config: ModelConfig, vocab_size: int) -> PreTrainedConfig:
         qk_nope_head_dim=config.head_dim - rope,
         v_head_dim=config.head_dim,
         n_routed_experts=config.experts,
-        num_experts_per_tok=config.experts_per_token,
         n_shared_experts=1,
         n_group=1,
         topk_group=1,
         routed_scaling_factor=1.0,
         num_mtp_layers=0,
-        max_position_embeddings=config.max_positions,
-        initializer_range=config.init_std,
-        tie_word_embeddings=config.tie_embeddings,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
     )
 
 
 def _qwen3_moe(config: ModelConfig, vocab_size: int) -> PreTrainedConfig:
-    make: Any = Qwen3MoeConfig  # head_dim reaches it through **kwargs
+    make: Any = Qwen3MoeConfig  # head_dim reaches it through its **kwargs
     return make(
+        **_common(config, vocab_size),
         architectures=["Qwen3MoeForCausalLM"],
-        vocab_size=vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.dense_size,
-        moe_intermediate_size=config.expert_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
         num_key_value_heads=max(1, config.heads // 2),
         head_dim=config.head_dim,
         num_experts=config.experts,
-        num_experts_per_tok=config.experts_per_token,
         norm_topk_prob=True,
-        max_position_embeddings=config.max_positions,
-        initializer_range=config.init_std,
-        tie_word_embeddings=config.tie_embeddings,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
     )
