@@ -55,7 +55,7 @@ def _state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((path / "state.json").read_text())
         return {key: state[key] for key in ("digest", "reconciler")}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: broken checkpoint ({error}); delete this folder to go on from the one before"
         ) from None
