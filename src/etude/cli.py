@@ -42,9 +42,10 @@ PASS_AT_1 = "pass@1 on held-out tasks, 95 % intervals"
 
 def main() -> None:
     """Entry point: errors of the user and of the infrastructure become one line."""
-    # Threads that wait for each other must sleep, not spin: with one other busy process on two cores, a training step
-    # was seen to take 7 times as long with spinning. Read by OpenMP when torch is first imported, here and in actors.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait for each other spin briefly, then sleep. With one other busy process on two cores a training step
+    # took 7 times as long with endless spinning, the default; sleeping at once costs 20 % when nobody else is there.
+    # Read by OpenMP when torch is first imported, here and in actors.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         app(standalone_mode=False)
     except typer.Exit as stop:
