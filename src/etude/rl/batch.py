@@ -37,7 +37,7 @@ class MicroBatch:
     sampler_logprobs_N: Tensor
     advantages_N: Tensor
     steps_N: Tensor  # trainer step of the version that sampled the token
-    needed_rows: int  # tokens whose routes matter: all but the last of each segment
+    needed_rows: int  # tokens whose routes matter: those before the last sampled one of each segment
     captured_rows: int
 
 
@@ -109,7 +109,7 @@ def _collate(trees: Sequence[_Tree]) -> MicroBatch:
             sampled[b, at:end], routes[b, at:end] = segment.sampled_T[tree.trunk :], segment.routes_TLK[tree.trunk :]
             at = end
     rows = [row for tree in trees for row in tree.branches]
-    captured = sum(int((s.routes_TLK[:-1] != MISSING_ROUTE).all((1, 2)).sum()) for s, _ in rows)
+    needed = [s.routes_TLK[: int(s.sampled_T.nonzero()[0].max(initial=0))] for s, _ in rows]
     return MicroBatch(
         ids_BT=torch.from_numpy(ids),
         doc_BT=torch.from_numpy(doc),
@@ -119,8 +119,8 @@ def _collate(trees: Sequence[_Tree]) -> MicroBatch:
         sampler_logprobs_N=torch.from_numpy(np.concatenate([s.logprob_T[s.sampled_T] for s, _ in rows])),
         advantages_N=torch.tensor([a for s, a in rows for _ in range(int(s.sampled_T.sum()))], dtype=torch.float32),
         steps_N=torch.from_numpy(np.concatenate([_steps(s) for s, _ in rows])),
-        needed_rows=sum(len(s) - 1 for s, _ in rows),
-        captured_rows=captured,
+        needed_rows=sum(len(routes_TLK) for routes_TLK in needed),
+        captured_rows=sum(int((routes_TLK != MISSING_ROUTE).all((1, 2)).sum()) for routes_TLK in needed),
     )
 
 
