@@ -109,8 +109,8 @@ def test_padding_is_nobodys(rollouts: list[Rollout], micro_tokens: int) -> None:
 @given(batches(), st.integers(1, 200))
 @settings(max_examples=40, deadline=None)
 def test_rows_of_routes_are_counted_over_segments(rollouts: list[Rollout], micro_tokens: int) -> None:
-    """From the last sampled token on none is needed: an engine reads no answer that nobody speaks after. A shared prompt
-    counts for each segment that needs it."""
+    """From the last sampled token on none is needed: no engine read what nobody spoke after. A shared prompt counts for
+    each segment that needs it."""
     made = list(micro_batches(rollouts, advantages_of(rollouts), micro_tokens))
     needed = captured = 0
     for seg in (seg for one in rollouts for seg in one.segments):
