@@ -36,11 +36,13 @@ MAX_ATTEMPTS = 5  # a group that meets infrastructure trouble this often ends th
 def reinforce(job: RLJob) -> Path:
     """Run the job to its last step, from its last commit if there is one; returns the folder of the trained model.
 
-    Does nothing when that folder is there already.
+    Does nothing when that folder is there already. Raises UserError and InfraError as the actors did.
     """
     paths = RunPaths(job)
     if paths.model.exists():
         return paths.model
+    if not (paths.start / "config.json").is_file():  # said at once, not after Ray has started
+        raise UserError(f"{paths.start}: no model to start from; run `etude pretrain` first, or set `model`")
     write_atomic(paths.rl / "config.toml", to_toml(job))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)  # or each start prints a warning about its defaults
