@@ -31,6 +31,8 @@ def batches(draw: st.DrawFn) -> list[Rollout]:
                 made_one = segment(start + body, rng, prompt, step=int(rng.integers(0, 5)))
                 if rng.random() < 0.3:
                     made_one.routes_TLK[rng.integers(0, len(made_one))] = MISSING_ROUTE
+                if rng.random() < 0.3:
+                    made_one.routes_TLK[rng.integers(0, len(made_one)), 1, 0] = MISSING_ROUTE  # partly missing
                 segments.append(made_one)
             made.append(rollout(f"{group}-{member}", segments, float(rng.normal()), f"g{group}"))
     return made
