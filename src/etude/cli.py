@@ -38,29 +38,33 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 C = TypeVar("C", bound=Config)
 PASS_AT_1 = "pass@1 on held-out tasks, 95 % intervals"
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point: errors of the user and of the infrastructure become one line."""
-    # Threads that wait for each other spin briefly, then sleep. With one other busy process on two cores a training step
-    # took 7 times as long with endless spinning, the default; sleeping at once costs 20 % when nobody else is there.
-    # Read by OpenMP when torch is first imported, here and in actors.
+    # Threads that wait for each other spin briefly, then sleep. With one other busy process on two cores a training
+    # step took 7 times as long with endless spinning, the default; sleeping at once costs 20 % when nobody else is
+    # there. Read by OpenMP when torch is first imported, here and in actors.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-    except (typer.Abort, KeyboardInterrupt):  # the first is what a Ctrl-C within a command becomes
-        print("\nstopped; run the same command again to go on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+        status = stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        status = INTERRUPTED
     except (UserError, InfraError) as error:
         print(f"etude: {error}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         if not hasattr(error, "format_message"):  # not click's own complaint about the command line
             raise
-        print(f"etude: {error.format_message()}; try `etude --help`", file=sys.stderr)
+        if said := error.format_message():  # empty when the help was just shown for want of a command
+            print(f"etude: {said}; try `etude --help`", file=sys.stderr)
         sys.exit(2)
+    if status == INTERRUPTED:  # how typer ends a command that got a Ctrl-C, by an exception in older versions
+        print("\nstopped; run the same command again to go on from the last checkpoint", file=sys.stderr)
+    sys.exit(status)
 
 
 @corpus_app.command("build")
