@@ -79,6 +79,15 @@ def test_a_rollout_without_an_end_is_overlong() -> None:
     assert engine.released == ["r1"] and fleet.machines[0].closed
 
 
+def test_an_agent_that_lost_the_protocol_is_stopped_and_at_fault() -> None:
+    nonsense = template().tokenizer.encode_text("hello") + [template().end]
+    lost = run(Player([nonsense, nonsense, nonsense]), FolderFleet())
+    assert (lost.outcome, lost.reward, lost.counts["turns"]) == (Outcome.AGENT_FAULT, 0.0, 3)
+    assert lost.detail == "3 malformed calls in a row"
+    found_again = run(Player([nonsense, nonsense, fix_of(KATA), call("finish")]), FolderFleet())
+    assert found_again.outcome is Outcome.SOLVED
+
+
 def test_a_malformed_call_counts_as_an_error_and_the_rollout_goes_on() -> None:
     long = call("edit", "2", "1" * 50, "2")
     engine = Player([[*tokenizer().encode_text("hello"), template().end], long, call("view"), call("finish")])

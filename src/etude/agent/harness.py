@@ -106,6 +106,7 @@ class _Rollout:
         config, template = self.agent.config, self.agent.template
         if not self._has_room():
             return Outcome.OVERLONG, f"a task of {len(self._window)} tokens leaves no room for a turn"
+        malformed = 0  # calls in a row
         while self.counts["turns"] < config.max_turns:
             if not self._has_room():
                 if not await self._summarize():
@@ -117,6 +118,9 @@ class _Rollout:
             call = template.parse(generation.ids_N)
             if not isinstance(call, Malformed) and call.tool == "finish":
                 return None
+            malformed = malformed + 1 if isinstance(call, Malformed) else 0
+            if malformed == config.max_malformed:
+                return Outcome.AGENT_FAULT, f"{malformed} malformed calls in a row"
             started = time.perf_counter()
             answer = Answer(call.reason, error=True) if isinstance(call, Malformed) else await tools.use(call)
             self.seconds["tool"] += time.perf_counter() - started

@@ -14,6 +14,8 @@ class AgentConfig(Config):
     """Tokens of one tool call; a longer one is cut and answered with an error."""
     max_observation: int = 40
     """Tokens of one tool's answer; a longer one is cut in the middle."""
+    max_malformed: int = 3
+    """Calls in a row that are no calls; then the agent has lost the protocol and the rollout is an AGENT_FAULT."""
     max_summary: int = 32
     """Tokens of one self-summary."""
     max_summaries: int = 2

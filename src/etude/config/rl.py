@@ -28,7 +28,7 @@ class RLConfig(Config):
     """Weight of the k1 KL term against the policy that RL started from; 0 leaves the reference model out."""
     tokens_per_rollout: int = 16
     """The loss is divided by this constant times the rollouts of a step, never by the tokens that came."""
-    micro_tokens: int = 6144
+    micro_tokens: int = 3072
     """Most tokens, padding included, of one forward and backward pass."""
     shadow_every: int = 5
     """Every that many steps the mismatch is also measured without router replay; 0 is never."""
