@@ -1,5 +1,7 @@
 """Evaluation on held-out tasks."""
 
+from pydantic import Field
+
 from etude.config.base import Config
 
 
@@ -17,17 +19,17 @@ class CheckpointConfig(Config):
 class EvaluateConfig(Config):
     """How a checkpoint is measured."""
 
-    tasks: int = 256
+    tasks: int = Field(default=256, ge=1)
     """Held-out tasks, the first of the held-out stream."""
-    samples: int = 1
+    samples: int = Field(default=1, ge=1)
     """Attempts at each task; pass@1 is the mean over them, its interval is taken over tasks."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature; 0 takes the most likely token."""
-    in_flight: int = 128
+    in_flight: int = Field(default=128, ge=1)
     """Rollouts at once."""
-    threads: int = 2
+    threads: int = Field(default=2, ge=1)
     """CPU threads of the engine."""
-    seed: int = 1234
+    seed: int = Field(default=1234, ge=0)
     """Seed of sampling."""
     checkpoints: tuple[CheckpointConfig, ...] = (
         CheckpointConfig(name="bulk", label="before SFT", folder="pretrain/bulk"),

@@ -1,6 +1,8 @@
 """One file per command: what `etude corpus build`, `pretrain`, `rl` and `eval` read. `run` is the folder they share."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from etude.config.agent import AgentConfig
 from etude.config.base import Config
@@ -64,6 +66,11 @@ class RLJob(Config):
     katas: KatasConfig = KatasConfig()
     """Tasks."""
 
+    @model_validator(mode="after")
+    def _windows(self) -> Self:
+        _check_windows(self.engine, self.agent)
+        return self
+
 
 class EvalJob(Config):
     """`etude eval`: measures checkpoints of RUN, writes RUN/eval."""
@@ -82,3 +89,14 @@ class EvalJob(Config):
     """Sandboxes."""
     katas: KatasConfig = KatasConfig()
     """Tasks."""
+
+    @model_validator(mode="after")
+    def _windows(self) -> Self:
+        _check_windows(self.engine, self.agent)
+        return self
+
+
+def _check_windows(engine: EngineConfig, agent: AgentConfig) -> None:
+    """A window that the agent fills must fit into the engine."""
+    if engine.context < agent.context:
+        raise ValueError(f"engine.context = {engine.context} is below agent.context = {agent.context}")

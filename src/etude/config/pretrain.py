@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from etude.config.base import Config
 from etude.config.model import ModelConfig
 
@@ -9,17 +11,17 @@ from etude.config.model import ModelConfig
 class PhaseConfig(Config):
     """One phase of training."""
 
-    tokens: int
+    tokens: int = Field(ge=1)
     """Tokens to train on, padding included; rows are repeated in a new order when they run out."""
-    lr: float
+    lr: float = Field(ge=0)
     """Peak learning rate of AdamW."""
-    rows_per_step: int = 16
+    rows_per_step: int = Field(default=16, ge=1)
     """Packed rows of one optimizer step."""
-    warmup_share: float = 0.05
+    warmup_share: float = Field(default=0.05, ge=0, le=1)
     """Share of the steps in which the rate rises linearly; then it falls along a cosine."""
-    final_lr_share: float = 0.1
+    final_lr_share: float = Field(default=0.1, ge=0, le=1)
     """The rate at the end, as a share of the peak."""
-    prompt_weight: float = 0.0
+    prompt_weight: float = Field(default=0.0, ge=0)
     """Weight in the loss of demonstrated tokens that the agent reads but does not write; those it writes have 1."""
 
 
@@ -36,19 +38,19 @@ class PretrainConfig(Config):
     """Next-token prediction on the corpus."""
     sft: PhaseConfig = PhaseConfig(tokens=2_000_000, lr=2e-3)
     """Demonstrations."""
-    demonstrations: int = 12_000
+    demonstrations: int = Field(default=12_000, ge=1)
     """Demonstrations to write, one for each training task."""
-    weight_decay: float = 0.05
+    weight_decay: float = Field(default=0.05, ge=0)
     """AdamW weight decay of matrices."""
-    clip_grad: float = 1.0
+    clip_grad: float = Field(default=1.0, gt=0)
     """Largest global gradient norm."""
-    balance_rate: float = 1e-3
+    balance_rate: float = Field(default=1e-3, ge=0)
     """Step of the router's correction bias towards equal load of experts."""
-    evaluate_every: int = 50
+    evaluate_every: int = Field(default=50, ge=1)
     """Steps between measurements of the held-out loss."""
-    checkpoint_every: int = 100
+    checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
-    threads: int = 2
+    threads: int = Field(default=2, ge=1)
     """CPU threads."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """Seed of initial weights, order and demonstrations."""

@@ -17,11 +17,10 @@ from etude.tasks.katas.evaluate import Call, failure, outcomes
 from etude.tasks.katas.kata import Kata
 from etude.tasks.katas.shapes import TIERS, draw_program
 from etude.tasks.katas.split import Split, split_of
-from etude.tasks.katas.tokens import FaultKind, Mutation, Program, edit_for, mutate, mutations
+from etude.tasks.katas.tokens import Edit, FaultKind, Mutation, Program, edit_for, mutate, mutations
 
 _VAGUE = 0.4  # share of tier 4 that is a program of tier 3 whose faulty clause lacks its detail
 _FAULT_TRIES = 4  # in one program, before another one is drawn
-_LOCATED_TIERS = (1, 2)  # their prompts name the faulty line, as many bug reports do
 _LONGEST_EXAMPLE = 44  # characters; two examples must be shorter to fit into a tight prompt
 _LONGEST_OF_TWO = 30
 _LONGEST_VALUE = len("gives ") + 16
@@ -70,7 +69,7 @@ def _break(rng: random.Random, program: Program, tier: int, vague: bool, config:
         )
         if chosen is not None:
             examples, tests, shown = chosen
-            prompt = _prompt(faulty, mutation.line, vague, tier in _LOCATED_TIERS, shown)
+            prompt = _prompt(faulty, mutation.line, vague, _hint(tier, edits[1]), shown)
             return Kata(tier, mutation.kind, faulty, program.source, edits[1], examples, tests, prompt)
     return None
 
@@ -111,12 +110,17 @@ def _choose_tests(
     )
 
 
-def _prompt(faulty: Program, fault: int, vague: bool, located: bool, examples: list[str]) -> str:
-    """What the agent reads: the clauses, the numbered file, in easy tiers the faulty line, the failing examples.
+def _prompt(faulty: Program, fault: int, vague: bool, hint: str, examples: list[str]) -> str:
+    """What the agent reads: the clauses, the numbered file, a hint in easy tiers, the failing examples.
 
-    fault: index of the faulty body line. vague: its clause lacks the detail. located: its number is told.
+    fault: index of the faulty body line. vague: its clause lacks the detail.
     """
     clauses = [line.vague if vague and index == fault else line.clause for index, line in enumerate(faulty.lines)]
     numbered = [f"{number} {line}" for number, line in enumerate(faulty.source.splitlines(), 1)]
-    where = [f"line {fault + 2}"] if located else []
-    return "\n".join([f"f: {'; '.join(clauses)}", *numbered, *where, *examples])
+    return "\n".join([f"f: {'; '.join(clauses)}", *numbered, *([hint] if hint else []), *examples])
+
+
+def _hint(tier: int, fix: Edit) -> str:
+    """What a reviewer says: in tier 1 which line needs what, in tier 2 which line, above that nothing. What the line
+    needs is spelt as in the fix, its leading space included, so that its tokens can be copied."""
+    return {1: f"line {fix.line}:{fix.new}", 2: f"line {fix.line}"}.get(tier, "")
