@@ -1,6 +1,8 @@
 """A fleet of folders: enough of a machine to run the programs of a kata, and to fail on request."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,11 +56,14 @@ class FolderFleet:
 
 
 def run(root: Path, argv: tuple[str, ...], timeout_s: float) -> ExecResult:
-    """Run `argv` in a folder."""
+    """Run `argv` in a folder; on a timeout it ends with every process it started."""
     command = [sys.executable, *argv[1:]] if argv[0] == "python" else list(argv)
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        return ExecResult(ExecStatus.TIMEOUT, None, "")
-    status = ExecStatus.OK if done.returncode == 0 else ExecStatus.ERROR
-    return ExecResult(status, done.returncode, done.stdout + done.stderr)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return ExecResult(ExecStatus.TIMEOUT, None, "")
+    status = ExecStatus.OK if process.returncode == 0 else ExecStatus.ERROR
+    return ExecResult(status, process.returncode, out + err)
