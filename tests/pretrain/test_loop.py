@@ -112,7 +112,7 @@ def test_the_rate_rises_then_falls_along_a_cosine() -> None:
 
 
 def test_a_phase_of_one_step_has_a_rate_too() -> None:
-    one = phase(0, lr=1.0)
+    one = phase(1, lr=1.0, rows_per_step=10 * PER_STEP)
     assert one.steps == 1
     assert one.lr(0) == 1.0
 

@@ -249,7 +249,7 @@ def shuffling(seed: int, *groups: list[Rollout]) -> tuple[dict[str, float], list
     return batch.advantages, [entry.rollout for entry in reconciler.drain_settled()]
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 99))
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=8), st.integers(0, 99))
 def test_shuffled_rewards_are_the_same_rewards(rewards: list[int], seed: int) -> None:
     one = [msgspec.structs.replace(rollout(0, k), reward=float(reward)) for k, reward in enumerate(rewards)]
     advantages, kept = shuffling(seed, one)
