@@ -75,10 +75,10 @@ def version(request: int) -> PolicyVersion:
 
 
 class Machine:
-    """Files in a dict; programs print `output`. `trouble(what, path)` may raise before anything is done."""
+    """Files in a dict; programs end with `result`. `trouble(what, path)` may raise before anything is done."""
 
-    def __init__(self, files: Mapping[str, str], output: str, trouble: Callable[[str], None]) -> None:
-        self.files, self.output, self.trouble = dict(files), output, trouble
+    def __init__(self, files: Mapping[str, str], result: ExecResult, trouble: Callable[[str], None]) -> None:
+        self.files, self.result, self.trouble = dict(files), result, trouble
         self.closed = False
         self.ran: list[tuple[str, ...]] = []
 
@@ -93,7 +93,7 @@ class Machine:
     async def exec(self, argv: Sequence[str], timeout_s: float | None = None) -> ExecResult:
         self.trouble("exec")
         self.ran.append(tuple(argv))
-        return ExecResult(ExecStatus.OK, 0, self.output)
+        return self.result
 
     async def close(self) -> None:
         self.closed = True
@@ -108,14 +108,19 @@ class Machine:
 class Fleet:
     """`errors`: (what, how many times it goes well first) -> the exception that it raises then."""
 
-    def __init__(self, output: str = "ok\n", errors: Mapping[tuple[str, int], Exception] | None = None) -> None:
-        self.output, self.errors = output, dict(errors or {})
+    def __init__(
+        self,
+        output: str = "ok\n",
+        errors: Mapping[tuple[str, int], Exception] | None = None,
+        status: ExecStatus = ExecStatus.OK,
+    ) -> None:
+        self.result, self.errors = ExecResult(status, 0, output), dict(errors or {})
         self.machines: list[Machine] = []
         self._done: dict[str, int] = {}
 
     async def open(self, files: Mapping[str, str]) -> Machine:
         self._trouble("open")
-        self.machines.append(Machine(files, self.output, self._trouble))
+        self.machines.append(Machine(files, self.result, self._trouble))
         return self.machines[-1]
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from etude.agent import Agent, call_seed
 from etude.config.agent import AgentConfig
-from etude.machines import WorkspaceError
+from etude.machines import ExecStatus, WorkspaceError
 from etude.records import InfraError, Origin, Outcome, Rollout
 from etude.tasks.katas import Kata
 from tests.agent.doubles import Fleet, Player, call, fix_of, katas, template, text_of, tokenizer, version
@@ -80,7 +80,7 @@ def test_a_rollout_without_an_end_is_overlong() -> None:
 
 
 def test_an_agent_that_lost_the_protocol_is_stopped_and_at_fault() -> None:
-    nonsense = template().tokenizer.encode_text("hello") + [template().end]
+    nonsense = [*tokenizer().encode_text("hello"), template().end]
     lost = run(Player([nonsense, nonsense, nonsense]), FolderFleet())
     assert (lost.outcome, lost.reward, lost.counts["turns"]) == (Outcome.AGENT_FAULT, 0.0, 3)
     assert lost.detail == "3 malformed calls in a row"
@@ -120,6 +120,23 @@ def test_the_file_is_shown_with_line_numbers() -> None:
     rollout = run(Player([call("view"), call("finish")]), Fleet(), AgentConfig(context=1024, max_observation=500))
     numbered = "\n".join(f"{n} {line}" for n, line in enumerate(KATA.source.splitlines(), 1))
     assert observations(rollout) == [numbered]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "said", "errors"),
+    [
+        (ExecStatus.OK, " ok\n", "ok", 0),
+        (ExecStatus.ERROR, "f(1) gives 2, want 3\n", "f(1) gives 2, want 3", 0),
+        (ExecStatus.OK, "", "no output", 0),
+        (ExecStatus.TIMEOUT, "half a li", "stopped: timeout", 1),
+        (ExecStatus.LIMIT, "half a li", "stopped: limit", 1),
+    ],
+)
+def test_a_program_is_answered_with_what_it_printed(status: ExecStatus, output: str, said: str, errors: int) -> None:
+    """A failing program is no error of the agent's; one that had to be stopped is."""
+    rollout = run(Player([call("run"), call("finish")]), Fleet(output, status=status))
+    assert observations(rollout) == [said]
+    assert rollout.counts["tool_errors"] == errors
 
 
 @pytest.mark.parametrize("count", [0, 1], ids=["at the first look", "at the end"])

@@ -54,9 +54,9 @@ def refused(cls: type[Config], tmp_path: Path, text: str) -> str:
     ("key", "value"),
     [
         ("rl.steps", 0), ("rl.group_size", 1), ("rl.group_size", 65), ("rl.groups_per_step", 0),
-        ("rl.max_staleness", -1), ("rl.temperature", 0.0), ("rl.checkpoint_every", 0), ("rl.importance_cap", 0.0), ("rl.micro_tokens", 0),
-        ("runtime.workers", 0), ("runtime.group_timeout_s", 0.0), ("engine.slots", 0), ("agent.max_turns", 0),
-        ("agent.max_summaries", -1),
+        ("rl.max_staleness", -1), ("rl.temperature", 0.0), ("rl.checkpoint_every", 0), ("rl.importance_cap", 0.0),
+        ("rl.micro_tokens", 0), ("runtime.workers", 0), ("runtime.group_timeout_s", 0.0), ("engine.slots", 0),
+        ("agent.max_turns", 0), ("agent.max_summaries", -1),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_limits_is_refused(tmp_path: Path, key: str, value: float) -> None:
