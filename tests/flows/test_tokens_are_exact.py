@@ -32,7 +32,8 @@ from tests.models.tiny import config as tiny_config
 from tests.models.tiny import perturb
 
 KATAS, GROUP = 5, 4
-AGENT = AgentConfig(context=210, max_turns=5, max_action=12, max_observation=20, max_summary=8, max_summaries=3)
+SIZES = {"max_action": 12, "max_observation": 20, "max_summary": 8}
+AGENT = AgentConfig(context=200, max_turns=7, max_malformed=7, max_summaries=3, **SIZES)
 
 
 class Recorder(Template):
@@ -180,7 +181,7 @@ def test_the_run_met_what_could_go_wrong(run: tuple[list[Rollout], EngineLog, Re
     assert tools == {"view", "edit", "run", "finish"}
     assert any(isinstance(call, Malformed) for call in template.parsed.values())
     assert all(rollout.outcome is not Outcome.INFRA_FAULT for rollout in rollouts)
-    assert sum(rollout.counts["summaries"] for rollout in rollouts) >= 5
+    assert sum(rollout.counts["summaries"] for rollout in rollouts) >= 3
     assert {version.step for rollout in rollouts for version in rollout.versions} == {0, 1}
     assert any(len({v.step for v in rollout.versions}) == 2 for rollout in rollouts)
     routes = [segment.routes_TLK for rollout in rollouts for segment in rollout.segments]
