@@ -42,9 +42,9 @@ async def session(machine) -> list[object]:
 
 def test_a_lazy_machine_answers_as_one_that_was_opened_at_once():
     async def both():
-        async with ProcessFleet(MachinesConfig()) as fleet, LazyMachine(fleet, FILES) as lazy:
-            async with await fleet.open(FILES) as eager:
-                return await session(lazy), await session(eager)
+        async with ProcessFleet(MachinesConfig()) as fleet:
+            eager = await fleet.open(FILES)
+            return await session(LazyMachine(fleet, FILES)), await session(eager)
 
     lazy, eager = asyncio.run(both())
     assert lazy == eager

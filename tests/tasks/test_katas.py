@@ -33,7 +33,7 @@ f: x is a plus 6; return x plus 5
 1 def f(a):
 2     x = a + 9
 3     return x + 5
-line 2: 6
+line 2: 9 to 6
 f(-7) gives 7, want 4"""
 
 

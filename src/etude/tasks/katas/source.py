@@ -121,6 +121,8 @@ def _prompt(faulty: Program, fault: int, vague: bool, hint: str, examples: list[
 
 
 def _hint(tier: int, fix: Edit) -> str:
-    """What a reviewer says: in tier 1 which line needs what, in tier 2 which line, above that nothing. What the line
-    needs is spelt as in the fix, its leading space included, so that its tokens can be copied."""
-    return {1: f"line {fix.line}:{fix.new}", 2: f"line {fix.line}"}.get(tier, "")
+    """What a reviewer says: in tier 1 what to change and where, in tier 2 what a line needs, above that nothing.
+
+    Old and new are spelt as in the fix, leading spaces included, so that their tokens can be copied.
+    """
+    return {1: f"line {fix.line}:{fix.old} to{fix.new}", 2: f"line {fix.line}:{fix.new}"}.get(tier, "")
