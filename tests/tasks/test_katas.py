@@ -169,7 +169,7 @@ def test_tiers_differ_in_length_and_all_faults_occur(many):
         assert max(count for _, count in Counter(kata.fault for kata in katas).items()) < len(katas) / 2
     assert set(kinds) == set(FaultKind)
     assert min(kinds.values()) > 25
-    assert lengths[1] < 115 and lengths[1] < lengths[2] < lengths[3] < lengths[4] < 230
+    assert lengths[1] < 130 and lengths[1] < lengths[2] < lengths[3] < lengths[4] < 230
     assert lines[1] < lines[2] < lines[3] < lines[4]
 
 
