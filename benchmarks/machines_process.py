@@ -6,19 +6,15 @@ Prints a table and one line a bar, `bar NAME: VALUE (target OP TARGET) ok|short`
 A full cycle is open + exec of `print(1)` + close.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from bars import Bar, arguments, finish
 
 from etude.config.machines import MachinesConfig
 from etude.machines import ProcessFleet
@@ -106,36 +102,27 @@ async def measure(quick: bool) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under 30 seconds")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    arguments = parser.parse_args()
-    found = asyncio.run(measure(arguments.quick))
-    table = Table(
-        "", "machines", "bubblewrap + Python each time", title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    )
-    table.add_row(
-        "open / exec / close, p50 ms", " / ".join(f"{found[f'{n}_p50_ms']:.1f}" for n in ("open", "exec", "close"))
-    )
-    table.add_row(
-        "full cycle, p50 ms (p95)",
-        f"{found['cycle_p50_ms']:.1f} ({found['cycle_p95_ms']:.1f})",
-        f"{found['plain_p50_ms']:.1f}",
-    )
-    table.add_row(
-        f"full cycles a second, {IN_FLIGHT} in flight", f"{found['cycles_per_s']:.0f}", f"{found['plain_per_s']:.0f}"
-    )
-    table.add_row("exec in the same machine, p50 ms", f"{found['exec_again_p50_ms']:.1f}")
-    table.add_row(f"open {found['machines_held']} at once, s", f"{found['open_all_s']:.2f}")
-    table.add_row("start of the fleet, ms", f"{found['start_ms']:.0f}")
-    Console(width=110).print(table)
-    bars = [("cycle_p50_ms", "<=", 12.0), ("cycles_per_s", ">=", 150.0)]
-    met = {name: found[name] <= target if op == "<=" else found[name] >= target for name, op, target in bars}
-    for name, op, target in bars:
-        print(f"bar {name}: {found[name]:.1f} (target {op} {target:g}) {'ok' if met[name] else 'short'}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"figures": found, "bars": met}, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(met.values()) else 1
+    args = arguments(__doc__).parse_args()
+    found = asyncio.run(measure(args.quick))
+    rows: list[dict[str, object]] = [
+        {"": f"{what}, {unit}", "machines": found[ours], "bubblewrap + Python each time": found.get(theirs, "")}
+        for what, unit, ours, theirs in (
+            ("open, p50", "ms", "open_p50_ms", ""),
+            ("exec, p50", "ms", "exec_p50_ms", ""),
+            ("close, p50", "ms", "close_p50_ms", ""),
+            ("full cycle, p50", "ms", "cycle_p50_ms", "plain_p50_ms"),
+            ("full cycle, p95", "ms", "cycle_p95_ms", ""),
+            (f"full cycles, {IN_FLIGHT} in flight", "1/s", "cycles_per_s", "plain_per_s"),
+            ("exec in the same machine, p50", "ms", "exec_again_p50_ms", ""),
+            (f"open {found['machines_held']:.0f} at once", "s", "open_all_s", ""),
+            ("start of the fleet", "ms", "start_ms", ""),
+        )
+    ]
+    bars = [
+        Bar("cycle_p50_ms", found["cycle_p50_ms"], "<=", 12.0),
+        Bar("cycles_per_s", found["cycles_per_s"], ">=", 150.0),
+    ]
+    return finish(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", rows, bars, args.json)
 
 
 if __name__ == "__main__":
