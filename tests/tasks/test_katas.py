@@ -80,13 +80,16 @@ def test_an_edit_carries_the_space_that_stands_before_its_text(kata):
 
 @given(KATAS)
 @settings(max_examples=150, deadline=None)
-def test_the_prompt_is_the_clauses_the_faulty_file_and_the_failing_examples(kata):
+def test_the_prompt_is_the_clauses_the_faulty_file_the_hint_and_the_failing_examples(kata):
     title, *rest = kata.prompt.split("\n")
     source = kata.source.splitlines()
     assert title.startswith("f: ")
     assert len(title.split("; ")) == len(source) - 1  # a clause for each line
     assert rest[: len(source)] == [f"{number} {line}" for number, line in enumerate(source, 1)]
-    failures = rest[len(source) :]
+    hints = {1: [f"line {kata.fix.line}:{kata.fix.old} to{kata.fix.new}"], 2: [f"line {kata.fix.line}:{kata.fix.new}"]}
+    hint = hints.get(kata.tier, [])
+    assert rest[len(source) : len(source) + len(hint)] == hint
+    failures = rest[len(source) + len(hint) :]
     assert len(failures) == len(kata.examples)
     for call, text in zip(kata.examples, failures, strict=True):
         assert text.startswith(f"{call.text} ") and text.endswith(f", want {call.want}")
