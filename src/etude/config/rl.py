@@ -17,7 +17,7 @@ class RLConfig(Config):
     max_staleness: int = Field(default=1, ge=0)
     """O: how many versions older than the trainer's the start of a rollout may be when it is trained."""
     lr: float = Field(default=1e-4, ge=0)
-    """Peak learning rate of AdamW; above 2e-4 the quickstart's model was seen to collapse."""
+    """Peak learning rate of AdamW; at 5e-4 the quickstart's model only learnt to retry."""
     warmup_steps: int = Field(default=3, ge=0)
     """Steps of linear warm-up."""
     clip_grad: float = Field(default=1.0, gt=0)

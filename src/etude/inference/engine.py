@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from etude.records import PolicyVersion, VersionSpan
+from etude.records import VersionSpan
 from etude.records.rollout import Array
 
 
@@ -74,6 +74,3 @@ class EngineLog:
     def add(self, session: str, read: np.ndarray, wrote: np.ndarray) -> None:
         """One finished request: the ids it was given and the ids it sampled."""
         self.entries.append((session, tuple(read.tolist()), tuple(wrote.tolist())))
-
-
-__all__ = ["Engine", "EngineLog", "Finish", "Generation", "PolicyVersion", "Request"]

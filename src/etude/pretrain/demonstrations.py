@@ -19,8 +19,9 @@ from etude.tasks.katas import Kata, KataSource, Split, demonstrate
 
 
 class TrustedMachine:
-    """Runs a kata's own examples in this very process: for generated code only, where a sandbox would cost 50 times the
-    demonstration. A test compares it with the real one."""
+    """Runs a kata's own examples in this very process, where a sandbox would cost milliseconds: for generated code
+    only.
+    A test compares it with the real one."""
 
     def __init__(self, kata: Kata, files: Mapping[str, str]) -> None:
         self.kata, self.files = kata, dict(files)

@@ -6,7 +6,7 @@ routes of a row follow its tokens (padding carries -1, never expert 0).
 A row is a tree: the trunk, a prompt that several segments share, then their branches. A branch sees the trunk and
 itself, at the positions it had in its own segment, so every token is scored as if its segment stood alone. Segments
 share a trunk only if its ids *and* its routes agree: a prompt that was read under two versions is two trunks. With
-groups of 8 and prompts of 60 of 100 tokens this is 2.3 times fewer tokens to compute.
+groups of 8, a step of the quickstart computes 14,119 tokens instead of 26,273.
 
 Shape legend: B rows, T tokens of the longest row, L MoE layers, K experts per token, N sampled tokens of a micro-batch.
 """

@@ -23,7 +23,7 @@ from etude.records import InfraError, PolicyVersion, UserError
 from etude.weights import Chain, Replica
 from etude.weights.replica import Staged
 
-CANARY_TOLERANCE = 1e-4  # equal code and equal bits give 0; one optimizer step was seen to move the canary by 1e-2
+CANARY_TOLERANCE = 1e-4  # equal code and equal bits give 0, and did in all 50 updates of a quickstart
 
 
 class AsyncEngine:
